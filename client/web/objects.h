@@ -53,10 +53,10 @@
 #define KIND_TYPES \
 	"handler text, queue text, priority int, max_attempts int, backoff text, timeout interval, fail_on_timeout boolean, max_exceptions int, " \
 	"max_running int, rate text, throttle text, on_failure text, carry _text, recycle text, retry_on _text, fail_on _text, " \
-	"max_memory text, max_temp text, max_wal text, limiters _text"
+	"max_memory text, max_temp text, max_wal text, limiters _text, chunk int"
 #define PUT_KIND \
 	DONE("jobq.register($2::text, f.handler, f.queue, f.priority, f.max_attempts, f.backoff, f.timeout, f.fail_on_timeout, f.max_exceptions, " \
-		 "f.max_running, f.rate, f.throttle, f.on_failure, f.carry, f.recycle, f.retry_on, f.fail_on, f.max_memory, f.max_temp, f.max_wal, f.limiters)") \
+		 "f.max_running, f.rate, f.throttle, f.on_failure, f.carry, f.recycle, f.retry_on, f.fail_on, f.max_memory, f.max_temp, f.max_wal, f.limiters, f.chunk)") \
 	" FROM jsonb_to_record($1::jsonb) AS f(" KIND_TYPES ")"
 
 #define PUT_LIMITER \
@@ -112,7 +112,7 @@
  */
 #define KIND \
 	"SELECT row_to_json(t) FROM (SELECT coalesce(k.kind, l.kind) AS kind, k.handler, k.queue, k.priority, k.max_attempts, k.backoff, k.timeout, k.fail_on_timeout, k.max_exceptions, " \
-	"k.max_running, k.rate, k.throttle, k.on_failure, k.carry, k.recycle, k.retry_on, k.fail_on, k.max_memory, k.max_temp, k.max_wal, k.limiters, " \
+	"k.max_running, k.rate, k.throttle, k.on_failure, k.carry, k.recycle, k.retry_on, k.fail_on, k.max_memory, k.max_temp, k.max_wal, k.limiters, k.chunk, " \
 	"CASE WHEN l.id IS NOT NULL THEN json_build_object('id', l.id, 'queue', l.queue, 'priority', l.priority, 'payload', l.payload) END AS last " \
 	"FROM (SELECT * FROM jobq.kinds AS k WHERE k.kind = $1::text) AS k FULL JOIN " \
 	"(SELECT j.* FROM (SELECT * FROM jobq.jobs AS a ORDER BY a.id DESC LIMIT " MOST_LOOKED_AT ") AS j WHERE j.kind = $1::text LIMIT 1) AS l ON true) AS t"

@@ -65,7 +65,8 @@ CREATE TABLE jobq_internal.handler (
 	max_memory bigint,
 	max_temp bigint,
 	max_wal bigint,
-	limiters text[]
+	limiters text[],
+	chunk int
 );
 COMMENT ON TABLE jobq_internal.handler IS 'kinds of jobs: the handler and the defaults of each kind';
 COMMENT ON COLUMN jobq_internal.handler.handler IS 'qualified signature; text, because a column of type regprocedure would prevent pg_upgrade';

@@ -54,12 +54,21 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lease_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 50;
 COMMENT ON FUNCTION jobq_internal.lease_slots() IS 'jobs that consumers hold and the user may see, for the views';
 
+CREATE FUNCTION jobq_internal.member_slots(
+	OUT job_id bigint, OUT attempt int, OUT pid int, OUT started_at timestamptz)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_member_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
+COMMENT ON FUNCTION jobq_internal.member_slots() IS 'jobs that workers run together and the user may see, for the views';
+
 -- DISTINCT also shows the planner that a job has at most one row here.  Without DISTINCT,
 -- the planner tends to hash all jobs instead of these rows.
 CREATE VIEW jobq_internal.running_jobs WITH (security_barrier) AS
 	SELECT DISTINCT ON (r.job_id) r.job_id, r.attempt, r.progress, r.message, r.pid, r.started_at
 	FROM (SELECT w.job_id, w.attempt, w.progress, w.message, w.pid, w.job_started_at AS started_at
 			FROM jobq_internal.worker_slots() w
+		UNION ALL
+		SELECT m.job_id, m.attempt, NULL, NULL, m.pid, m.started_at
+			FROM jobq_internal.member_slots() m
 		UNION ALL
 		SELECT l.job_id, NULL, l.progress, l.message, l.pid, l.since
 			FROM jobq_internal.lease_slots() l) r

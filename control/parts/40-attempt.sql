@@ -36,12 +36,13 @@ CREATE FUNCTION jobq.register(
 	max_memory text DEFAULT NULL,
 	max_temp text DEFAULT NULL,
 	max_wal text DEFAULT NULL,
-	limiters text[] DEFAULT NULL)
+	limiters text[] DEFAULT NULL,
+	chunk int DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'register the function or procedure that runs a kind of job
 kind: the kind
-handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb
+handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb; or f(jobs jobq.job_context[]) for several jobs in a call, which returns void or jsonb[]
 queue: the queue of a job that names no queue; else default
 priority: the priority of a job without this option; else 0
 max_attempts: the number of attempts of a job without this option, 0 for no limit; else jobq.default_max_attempts
@@ -60,7 +61,8 @@ fail_on: SQLSTATEs, or classes, of errors after which no further attempt follows
 max_memory: the memory limit of a run, such as 200 MB; a run above the limit is ended; else no limit
 max_temp: the limit of bytes written to temporary files by a run; else no limit
 max_wal: the limit of WAL written by a run; else no limit
-limiters: up to two limiters from create_limiter(), shared with other kinds, in addition to the limits of the kind and of the queue';
+limiters: up to two limiters from create_limiter(), shared with other kinds, in addition to the limits of the kind and of the queue
+chunk: the maximum number of jobs in a call of a handler of several jobs, at most 1000; else 100';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

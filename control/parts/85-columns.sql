@@ -96,6 +96,7 @@ BEGIN
 			('jobq.workers', 'failed', 'number of attempts that failed in the worker since its start'),
 			('jobq.workers', 'last_jobs', 'ids of the jobs that have ended in the worker last, at most 20, newest first; null: a consumer'),
 			('jobq.workers', 'running', 'number of jobs that the worker runs or the consumer holds'),
+			(NULL, 'chunk', 'maximum number of jobs in a call of the handler; null: the handler takes a single job'),
 			(NULL, 'key', 'the unique key'),
 			(NULL, 'kind', 'kind of the job; the kind determines the handler'),
 			(NULL, 'last_error', 'reason why a callback could not be enqueued; jobq tries again'),

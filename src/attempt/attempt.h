@@ -62,6 +62,10 @@ extern void jobq_enter_context(const JobqJob *job, GucAction action);
 extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 
+extern void jobq_call_set(const JobqFunction *function, const JobqJob *jobs,
+						  const int *attempts, int n, Datum *results,
+						  bool *isnull);
+
 extern Datum jobq_call_with(const JobqFunction *function, Datum payload,
 							const JobqJob *job, int attempt, bool atomic,
 							bool *isnull);

@@ -17,8 +17,10 @@
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
+#include "utils/regproc.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
@@ -89,6 +91,75 @@ context_datum(const JobqJob *job, int attempt)
 }
 
 /*
+ * Set the results of n jobs from the array that a set handler has returned.  Raises an error
+ * unless there is one element for each job.
+ */
+static void
+read_results(const JobqFunction *function, const FunctionCallInfo fcinfo, Datum returned, int n,
+			 Datum *results, bool *isnull)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			nelems = 0;
+
+	if (!fcinfo->isnull)
+		deconstruct_array(DatumGetArrayTypeP(returned), JSONBOID, -1, false,
+						  TYPALIGN_INT, &elems, &nulls, &nelems);
+	if (nelems != n)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_ELEMENT_ERROR),
+				 errmsg("handler %s returned %d results for %d jobs",
+						format_procedure(function->proc), nelems, n),
+				 errhint("Return one result for each job, in the order of the jobs, or declare the function as RETURNS void.")));
+	memcpy(results, elems, sizeof(Datum) * n);
+	memcpy(isnull, nulls, sizeof(bool) * n);
+}
+
+/*
+ * Call the set handler of a kind for n jobs, as the current user.  attempts: the numbers of
+ * their attempts.  The caller has resolved the function and set jobq_current.  Errors of the
+ * handler are raised.  Sets the result of each job; isnull marks jobs without a result.
+ */
+void
+jobq_call_set(const JobqFunction *function, const JobqJob *jobs, const int *attempts, int n,
+			  Datum *results, bool *isnull)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	FmgrInfo   *flinfo;
+	PgStat_FunctionCallUsage usage;
+	Datum	   *elems = palloc(sizeof(Datum) * n);
+	Datum		returned;
+
+	for (int i = 0; i < n; i++)
+		elems[i] = context_datum(&jobs[i], attempts[i]);
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value =
+		PointerGetDatum(construct_array(elems, n, jobq_relations()->context_type, -1, false,
+										TYPALIGN_DOUBLE));
+	fcinfo->args[0].isnull = false;
+
+	jobq_current->set = true;
+	fcinfo->flinfo = flinfo = jobq_function_begin(function);
+	PG_TRY();
+	{
+		pgstat_init_function_usage(fcinfo, &usage);
+		returned = FunctionCallInvoke(fcinfo);
+		pgstat_end_function_usage(&usage, true);
+	}
+	PG_CATCH();
+	{
+		jobq_function_end(function, flinfo, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	jobq_function_end(function, flinfo, true);
+
+	memset(isnull, true, sizeof(bool) * n);
+	if (function->returns_jsonb)
+		read_results(function, fcinfo, returned, n, results, isnull);
+}
+
+/*
  * Call the function or procedure of a kind as the current user.  The arguments are payload
  * and, if the function has a second parameter, the context of job.  The caller has resolved
  * the function and set jobq_current.  Errors of the handler are raised.
@@ -96,6 +167,8 @@ context_datum(const JobqJob *job, int attempt)
  * atomic: as in a function call; a procedure may not COMMIT.  If false, the caller has made a
  * portal (see worker/runner/procedure.c) and has no active snapshot, and the current memory
  * context outlives the transaction.
+ *
+ * A set handler gets an array with this job only.
  *
  * Returns the result; *isnull is set if there is none.
  */
@@ -113,6 +186,14 @@ jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
 	{
 		*isnull = false;
 		return jobq_run_statement(job);
+	}
+	if (function->set)
+	{
+		JobqJob		one = *job;
+
+		JOB_SET(&one, JOB_PAYLOAD, payload);
+		jobq_call_set(function, &one, &attempt, 1, &result, isnull);
+		return result;
 	}
 	if (function->is_procedure)
 	{
@@ -241,8 +322,8 @@ jobq_perform(PG_FUNCTION_ARGS)
 }
 
 /*
- * Return the job that runs here.  If there is none, raise an error that names the SQL
- * function.
+ * Return the job that runs here.  If there is none, or if the handler may have several, raise
+ * an error that names the SQL function.
  */
 JobqCurrent *
 jobq_require_current(const char *function)
@@ -251,6 +332,11 @@ jobq_require_current(const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("%s can only be called by a handler", function)));
+	if (jobq_current->set)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be called by a handler of several jobs", function),
+				 errhint("The function acts on a single job. The handler gets its jobs as an argument.")));
 	return jobq_current;
 }
 
@@ -296,10 +382,12 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 Datum
 jobq_should_stop(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = jobq_require_current("jobq.should_stop()");
-	JobqSlot   *slot = current->slot;
+	JobqSlot   *slot;
 	TimestampTz now;
 
+	if (jobq_current == NULL || !jobq_current->set)
+		(void) jobq_require_current("jobq.should_stop()");
+	slot = jobq_current->slot;
 	if (slot == NULL)
 		PG_RETURN_BOOL(false);
 	now = jobq_now();

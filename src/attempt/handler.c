@@ -29,6 +29,10 @@
 PG_FUNCTION_INFO_V1(jobq_register);
 PG_FUNCTION_INFO_V1(jobq_unregister);
 
+/* Number of jobs that a call of a set handler takes at most, unless chunk is given. */
+#define DEFAULT_CHUNK	100
+
+static void check_chunk(int chunk, bool set);
 static void check_codes(ArrayType *array, const char *option);
 static int64 allowance_arg(Datum text, int attribute);
 
@@ -90,12 +94,32 @@ check_recycle(const char *word)
 }
 
 /*
- * Return the function or procedure with this signature.  Raises an error if there is none, or
- * if it cannot be a handler.
+ * Raise an error unless the handler may have this value of chunk.  set: the handler takes
+ * several jobs.
+ */
+static void
+check_chunk(int chunk, bool set)
+{
+	if (chunk < 1 || chunk > JOBQ_MAX_CHUNK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("chunk %d is out of range", chunk),
+				 errhint("It must be from 1 to %d.", JOBQ_MAX_CHUNK)));
+	if (!set)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("chunk %d is for a handler of several jobs", chunk),
+				 errhint("Write the handler as f(jobs jobq.job_context[]), or omit chunk.")));
+}
+
+/*
+ * Return the function or procedure with this signature, and in *set whether it takes several
+ * jobs.  Raises an error if there is none, or if it cannot be a handler.
  */
 static Oid
-handler_function(const char *signature)
+handler_function(const char *signature, bool *set)
 {
+	JobqFunction function;
 	Oid			proc;
 
 	if (strchr(signature, '(') == NULL)
@@ -106,7 +130,8 @@ handler_function(const char *signature)
 						 signature, signature, signature)));
 	proc = DatumGetObjectId(DirectFunctionCall1(regprocedurein,
 												CStringGetDatum(signature)));
-	jobq_check_signature(proc, NULL);
+	jobq_check_signature(proc, &function);
+	*set = function.set;
 	if (isAnyTempNamespace(get_func_namespace(proc)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -162,8 +187,8 @@ allowance_arg(Datum text, int attribute)
 /*
  * register(kind, handler, queue, priority, max_attempts, backoff, timeout, fail_on_timeout,
  * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
- * max_memory, max_temp, max_wal, limiters): define or change a kind.  Writes nothing if the kind
- * is so.
+ * max_memory, max_temp, max_wal, limiters, chunk): define or change a kind.  Writes nothing if
+ * the kind is so.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
@@ -171,11 +196,12 @@ jobq_register(PG_FUNCTION_ARGS)
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
-		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTARRAYOID
+		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTARRAYOID, INT4OID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
 	bool		limited;
+	bool		set;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "register a handler");
 	for (int i = 0; i < 2; i++)
@@ -192,7 +218,8 @@ jobq_register(PG_FUNCTION_ARGS)
 
 	(void) check_kind(PG_GETARG_TEXT_PP(0));
 	values[HANDLER_HANDLER - 1] =
-		CStringGetTextDatum(format_procedure_qualified(handler_function(text_to_cstring(PG_GETARG_TEXT_PP(1)))));
+		CStringGetTextDatum(format_procedure_qualified(handler_function(text_to_cstring(PG_GETARG_TEXT_PP(1)),
+																		&set)));
 
 	if (!PG_ARGISNULL(HANDLER_QUEUE - 1))
 	{
@@ -254,9 +281,15 @@ jobq_register(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
 	{
 		char	   *on_failure = text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_ON_FAILURE - 1));
+		bool		of_set;
 
 		values[HANDLER_ON_FAILURE - 1] =
-			CStringGetTextDatum(format_procedure_qualified(handler_function(on_failure)));
+			CStringGetTextDatum(format_procedure_qualified(handler_function(on_failure, &of_set)));
+		if (of_set)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("on_failure \"%s\" takes several jobs", on_failure),
+					 errhint("It is called for one job at a time: write f(jsonb) or f(jsonb, jobq.job_context).")));
 	}
 	if (!PG_ARGISNULL(HANDLER_CARRY - 1) &&
 		!jobq_check_carry(PG_GETARG_ARRAYTYPE_P(HANDLER_CARRY - 1)))
@@ -275,15 +308,22 @@ jobq_register(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(HANDLER_LIMITERS - 1) &&
 		!jobq_check_limiters(PG_GETARG_ARRAYTYPE_P(HANDLER_LIMITERS - 1)))
 		nulls[HANDLER_LIMITERS - 1] = 'n';
+	if (set && PG_ARGISNULL(HANDLER_CHUNK - 1))
+	{
+		values[HANDLER_CHUNK - 1] = Int32GetDatum(DEFAULT_CHUNK);
+		nulls[HANDLER_CHUNK - 1] = ' ';
+	}
+	else if (!PG_ARGISNULL(HANDLER_CHUNK - 1))
+		check_chunk(PG_GETARG_INT32(HANDLER_CHUNK - 1), set);
 
 	SPI_connect();
 	if (jobq_query("SELECT FROM jobq_internal.handler WHERE kind = $1 AND"
 				   " (handler, queue, priority, max_attempts, backoff, timeout_ms,"
 				   " fail_on_timeout, max_exceptions, max_running, rate, throttle,"
 				   " on_failure, carry, recycle, retry_on, fail_on,"
-				   " max_memory, max_temp, max_wal, limiters)"
+				   " max_memory, max_temp, max_wal, limiters, chunk)"
 				   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
-				   " $14, $15, $16, $17, $18, $19, $20, $21)",
+				   " $14, $15, $16, $17, $18, $19, $20, $21, $22)",
 				   HANDLER_NATTS, types, values, nulls, SPI_OK_SELECT) > 0)
 	{
 		SPI_finish();
@@ -295,8 +335,8 @@ jobq_register(PG_FUNCTION_ARGS)
 	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
 			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
-			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiters)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
+			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiters, chunk)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, priority = excluded.priority,"
 			   " max_attempts = excluded.max_attempts,"
@@ -310,7 +350,7 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on,"
 			   " max_memory = excluded.max_memory, max_temp = excluded.max_temp,"
 			   " max_wal = excluded.max_wal,"
-			   " limiters = excluded.limiters",
+			   " limiters = excluded.limiters, chunk = excluded.chunk",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	if (!limited && jobq_kind_is_limited(values[HANDLER_KIND - 1]))
 		jobq_check_limited();

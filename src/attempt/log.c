@@ -129,6 +129,8 @@ jobq_log(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("%s can only be called by a handler", "jobq.log()")));
+	if (jobq_current->set)
+		(void) jobq_require_current("jobq.log()");
 	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
 
 	/* perform() outside of a job has no lines */

@@ -59,8 +59,11 @@ jobq_ask_to_stop(int64 id)
 	if (slot->state == JOBQ_SLOT_ATTACHED)
 	{
 		SpinLockAcquire(&slot->mutex);
-		if (jobq_run_is_of(run, id))
+		if (jobq_slot_runs(slot, id))
 		{
+			if (jobq_slot_member(slot, id) != NULL)
+				jobq_slot_member(slot, id)->stop = true;
+
 			/* the grace period starts at the first request */
 			if (run->stop != JOBQ_STOP_CANCEL)
 				run->kill_at = jobq_now() +
@@ -76,8 +79,10 @@ jobq_ask_to_stop(int64 id)
 	else if (slot->state == JOBQ_SLOT_DEAD && db->scheduler != NULL && !db->stop)
 	{
 		SpinLockAcquire(&slot->mutex);
-		asked = run->job == id && run->state == JOBQ_RUN_DEAD;
-		if (asked)
+		asked = jobq_slot_runs(slot, id) && run->state == JOBQ_RUN_DEAD;
+		if (asked && jobq_slot_member(slot, id) != NULL)
+			jobq_slot_member(slot, id)->stop = true;
+		else if (asked)
 			run->stop = JOBQ_STOP_CANCEL;
 		SpinLockRelease(&slot->mutex);
 	}

@@ -194,8 +194,8 @@ jobq_at_commit_wake(int64 job_id)
 	if (jobq_shared == NULL)
 		return;
 	anything = true;
-	if (jobq_my_slot != NULL && jobq_my_slot->run.job == job_id &&
-		jobq_run_busy(&jobq_my_slot->run))
+	if (jobq_my_slot != NULL && jobq_run_busy(&jobq_my_slot->run) &&
+		(jobq_my_slot->run.job == job_id || jobq_slot_member(jobq_my_slot, job_id) != NULL))
 		over = true;
 	if (nwakes < MAX_WAKES)
 		wakes[nwakes] = job_id;

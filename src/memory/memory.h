@@ -223,6 +223,7 @@ typedef struct JobqSlot
 
 	slock_t		mutex;
 	JobqRun		run;			/* see run.h */
+	JobqMembers *members;		/* likewise */
 	uint64		jobs_done;		/* by the worker, without the mutex */
 	uint64		jobs_failed;
 	int64		last_jobs[JOBQ_LAST_JOBS];	/* the next ended job goes to the
@@ -384,6 +385,10 @@ extern void jobq_slot_to(JobqSlot *slot, JobqSlotState state);
 extern void jobq_run_to(JobqRun *run, JobqRunState state);
 extern void jobq_run_ended(void);
 extern void jobq_run_read(JobqSlot *slot, JobqRun *run);
+extern JobqMember *jobq_slot_member(const JobqSlot *slot, int64 job_id);
+extern bool jobq_slot_runs(const JobqSlot *slot, int64 job_id);
+extern bool jobq_run_read_of(JobqSlot *slot, int64 job_id, JobqRun *run);
+extern const JobqArea jobq_members_area;
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern bool jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried);

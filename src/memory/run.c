@@ -10,6 +10,8 @@
 
 #include "memory/memory.h"
 
+static Size members_size(void);
+static void members_init(void *owner, char *memory);
 static JobqSlot *slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too);
 
 /* The legal successors of each state: see JobqRunState. */
@@ -31,6 +33,25 @@ static const int successors[] = {
 	[JOBQ_RUN_CHARGED] = TO(NONE),
 };
 #endif
+
+const JobqArea jobq_members_area = {
+	JOBQ_AREA_OF_SLOT, members_size, members_init
+};
+
+static Size
+members_size(void)
+{
+	return sizeof(JobqMembers);
+}
+
+static void
+members_init(void *owner, char *memory)
+{
+	JobqSlot   *slot = owner;
+
+	slot->members = (JobqMembers *) memory;
+	slot->members->n = 0;
+}
 
 /*
  * Change the state of a run.  The caller holds the mutex of the slot, or is the worker: see
@@ -74,7 +95,10 @@ jobq_slot_to(JobqSlot *slot, JobqSlotState state)
 		db->ndead--;
 	}
 	if (state == JOBQ_SLOT_FREE)
+	{
 		jobq_run_to(&slot->run, JOBQ_RUN_NONE);
+		slot->members->n = 0;
+	}
 }
 
 /*
@@ -103,6 +127,66 @@ jobq_run_read(JobqSlot *slot, JobqRun *run)
 }
 
 /*
+ * Return the job among those of the slot's chunk, or NULL.  The caller holds the mutex of the
+ * slot, or is the worker, or the slot is dead.
+ */
+JobqMember *
+jobq_slot_member(const JobqSlot *slot, int64 job_id)
+{
+	JobqMember *members = slot->members->jobs;
+	int			low = 0;
+	int			high = slot->members->n;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (members[middle].job == job_id)
+			return &members[middle];
+		if (members[middle].job < job_id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
+}
+
+/*
+ * Does the slot name this job?  See jobq_run_open().  The caller holds the mutex of the slot.
+ */
+bool
+jobq_slot_runs(const JobqSlot *slot, int64 job_id)
+{
+	return jobq_run_open(&slot->run) &&
+		(slot->run.job == job_id || jobq_slot_member(slot, job_id) != NULL);
+}
+
+/*
+ * Copy the run of a slot, as the run of this job if it is one of several.  Returns false if
+ * the slot does not name the job.  Takes the mutex of the slot.
+ */
+bool
+jobq_run_read_of(JobqSlot *slot, int64 job_id, JobqRun *run)
+{
+	const JobqMember *member;
+	bool		names;
+
+	SpinLockAcquire(&slot->mutex);
+	*run = slot->run;
+	names = jobq_slot_runs(slot, job_id);
+	member = names ? jobq_slot_member(slot, job_id) : NULL;
+	if (member != NULL)
+	{
+		run->job = job_id;
+		run->attempt = member->attempt;
+		if (run->stop == JOBQ_STOP_CANCEL && !member->stop)
+			run->stop = JOBQ_STOP_NONE;
+	}
+	SpinLockRelease(&slot->mutex);
+	return names;
+}
+
+/*
  * Return the slot of the worker that runs this job, or NULL.  If no worker runs the job and
  * dead_too is set, return the slot of a worker that has died with the job and was not charged
  * yet.
@@ -117,7 +201,7 @@ slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 		bool		match;
 
 		SpinLockAcquire(&slot->mutex);
-		match = jobq_run_is_of(&slot->run, job_id);
+		match = jobq_slot_runs(slot, job_id);
 		SpinLockRelease(&slot->mutex);
 		if (match && slot->state == JOBQ_SLOT_DEAD)
 			dead = slot;
@@ -167,10 +251,14 @@ jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried)
 		return false;
 	jobq_foreach_slot(slot, db, tried ? JOBQ_SLOTS_WITH_RUN : JOBQ_SLOTS_DEAD)
 	{
-		if (slot->run.job != job_id)
+		const JobqMember *member;
+
+		if (slot->run.job != job_id && slot->members->n == 0)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		keeps = jobq_run_is_of(&slot->run, job_id) && slot->run.attempt == attempt;
+		member = jobq_slot_member(slot, job_id);
+		keeps = jobq_slot_runs(slot, job_id) &&
+			(member != NULL ? member->attempt : slot->run.attempt) == attempt;
 		slot->run.asked_for |= keeps;
 		SpinLockRelease(&slot->mutex);
 		if (keeps)

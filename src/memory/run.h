@@ -113,6 +113,30 @@ typedef struct JobqRun
 	char		message[JOBQ_PROGRESS_LEN];
 } JobqRun;
 
+/* The largest number of jobs that a handler takes in a call. */
+#define JOBQ_MAX_CHUNK	1000
+
+/* A job of a chunk. */
+typedef struct JobqMember
+{
+	int64		job;			/* id */
+	int32		attempt;		/* attempts charged before this run */
+	bool		stop;			/* cancel() has named the job */
+} JobqMember;
+
+/*
+ * The jobs of a run whose handler takes several, sorted by id.  The slot names all of them, in
+ * the states in which the slot names JobqRun.job, which is one of them.  No job: the run has a
+ * single job.  If the worker dies, the chunk stays until the slot is free.
+ *
+ * Protected by JobqSlot.mutex.  The worker reads its own chunk without the mutex.
+ */
+typedef struct JobqMembers
+{
+	int			n;
+	JobqMember	jobs[JOBQ_MAX_CHUNK];
+} JobqMembers;
+
 #define JOBQ_RUN_BIT(state) (1 << (state))
 
 /*

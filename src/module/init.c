@@ -27,6 +27,7 @@ JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
 /* The areas of shared memory of all directories. */
 static const JobqArea *const areas[] =
 {
+	&jobq_members_area,
 	&jobq_holding_area,
 	&jobq_ready_area,
 	&jobq_handovers_area,

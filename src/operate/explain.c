@@ -90,8 +90,7 @@ running(Explain *e)
 	if (slot == NULL)
 		return;
 	pid = slot->pid;
-	jobq_run_read(slot, &run);
-	if (!jobq_run_is_of(&run, e->id))
+	if (!jobq_run_read_of(slot, e->id, &run))
 		return;
 	if (run.stop == JOBQ_STOP_CANCEL)
 		explain_add(e, "cancelling", "the job was cancelled, and the handler has not ended yet",

@@ -33,8 +33,7 @@ may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
 	{
 		JobqRun		run;
 
-		jobq_run_read(slot, &run);
-		if (jobq_run_is_of(&run, id))
+		if (jobq_run_read_of(slot, id, &run))
 		{
 			role = run.role;
 			queue_id = run.queue_id;

@@ -211,8 +211,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 	{
 		JobqRun		run;
 
-		jobq_run_read(slot, &run);
-		if (jobq_run_is_of(&run, id))
+		if (jobq_run_read_of(slot, id, &run))
 		{
 			status->state = "running";
 			SET(ST_ATTEMPT, Int32GetDatum(run.attempt + 1));

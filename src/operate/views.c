@@ -35,6 +35,7 @@ PG_FUNCTION_INFO_V1(jobq_may_read);
 PG_FUNCTION_INFO_V1(jobq_may_see_queue_sql);
 PG_FUNCTION_INFO_V1(jobq_may_use_sql);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
+PG_FUNCTION_INFO_V1(jobq_member_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_scheduler_troubles);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
@@ -186,6 +187,55 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		values[JOBS_FAILED] = Int64GetDatum((int64) copy.jobs_failed);
 		values[LAST_JOBS] = last_jobs_of(&copy);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * member_slots(): a row for each job that a worker of this database runs together with others,
+ * if the user may see the job.  Takes the mutexes of slots.
+ */
+Datum
+jobq_member_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		JOB_ID_, ATTEMPT_, PID, STARTED_AT, NATTS
+	};
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
+	JobqDatabase *db = jobq_my_database();
+	JobqMembers *members = NULL;
+
+	if (db == NULL)
+		return (Datum) 0;
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ATTACHED)
+	{
+		JobqRun		run;
+		int			pid;
+		bool		nulls[NATTS] = {0};
+
+		if (slot->members->n == 0)
+			continue;
+		if (members == NULL)
+			members = palloc(sizeof(JobqMembers));
+		SpinLockAcquire(&slot->mutex);
+		run = slot->run;
+		pid = slot->pid;
+		members->n = jobq_run_open(&run) ? slot->members->n : 0;
+		memcpy(members->jobs, slot->members->jobs, sizeof(JobqMember) * members->n);
+		SpinLockRelease(&slot->mutex);
+		if (members->n == 0 || !jobq_may(JOBQ_MAY_MONITOR, run.role, run.queue_id))
+			continue;
+		for (int i = 0; i < members->n; i++)
+		{
+			Datum		values[NATTS];
+
+			values[JOB_ID_] = Int64GetDatum(members->jobs[i].job);
+			values[ATTEMPT_] = Int32GetDatum(members->jobs[i].attempt + 1);
+			values[PID] = Int32GetDatum(pid);
+			values[STARTED_AT] = TimestampTzGetDatum(run.started_at);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		}
 	}
 	return (Datum) 0;
 }

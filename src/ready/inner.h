@@ -341,6 +341,7 @@ extern void keyed_wake_due(JobqDatabase *db, TimestampTz now,
 /* src/ready/prefetch.c */
 extern bool prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane,
 								 uint8 rank, int32 priority, JobqPush *popped);
+extern bool prefetch_take_like(JobqSlot *slot, const JobqPush *like, JobqPush *popped);
 extern void prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
 						 const JobqPush *job);
 extern int	prefetch_room(JobqSlot *slot);

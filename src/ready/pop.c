@@ -251,6 +251,40 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 }
 
 /*
+ * Pop up to "room" further jobs of the lane of a job that this worker has popped, to run them
+ * together.  Only jobs that need no permit: see prefetch_more().  Returns their number.
+ */
+int
+jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
+					JobqPush *more, int room, JobqWakeList *wake)
+{
+	JobqLane   *lane;
+	int			n = 0;
+
+	AssertExclusive(db->lock);
+	while (n < room && prefetch_take_like(slot, first, &more[n]))
+		n++;
+	lane = jobq_lane_find(db, first->queue_id, first->priority, first->role,
+						  first->flow, false, false);
+	if (lane == NULL || lane->heap == JOBQ_NONE)
+		return n;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (lane->limiters[s] != JOBQ_NO_LIMITER)
+			return n;
+	while (n < room && lane->count > 0 && db->ready->entries[lane->head].group == 0)
+	{
+		entry_take(db, entry_leave_first(db, lane, wake), &more[n++]);
+		(void) lane_served_one(db, lane);
+	}
+	if (db->ready->starved && db->ready->nfree >= (uint32) jobq_ready_entries / 8)
+	{
+		db->ready->starved = false;
+		wake->scheduler = true;
+	}
+	return n;
+}
+
+/*
  * The worker in this slot has finished a quarantined job, or never had a quarantined job.
  * The next quarantined job may run, and the scheduler wakes its taker.  Takes db->lock
  * exclusively.

@@ -71,6 +71,25 @@ prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
 }
 
 /*
+ * Take the next prefetched job of the worker if it is of the same lane as another job.
+ * Returns false if none was taken.
+ */
+bool
+prefetch_take_like(JobqSlot *slot, const JobqPush *like, JobqPush *popped)
+{
+	const JobqPush *next = &slot->holding->prefetched[slot->holding->next];
+	bool		taken = false;
+
+	SpinLockAcquire(&slot->mutex);
+	if (slot->holding->next < slot->holding->count &&
+		next->queue_id == like->queue_id && next->priority == like->priority &&
+		next->role == like->role && next->flow == like->flow)
+		taken = take(slot, popped);
+	SpinLockRelease(&slot->mutex);
+	return taken;
+}
+
+/*
  * Add a prefetched job.  prefetch_room() must have reported room.
  */
 void

@@ -105,6 +105,8 @@ extern void jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot,
 extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 						   TimestampTz now, JobqPush *popped,
 						   JobqWakeList *wake);
+extern int	jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
+								JobqPush *more, int room, JobqWakeList *wake);
 extern void jobq_quarantine_over(JobqDatabase *db, int slot);
 
 #endif							/* JOBQ_READY_H */

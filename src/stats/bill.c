@@ -100,6 +100,7 @@ jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now)
 	if (!JOBQ_STATISTICS)
 		return;
 	run.job_id = job_id;
+	run.divided = false;
 	if (place != JOBQ_NONE && place == run.place &&
 		jobq_stats->stats[place].generation == run.generation &&
 		now >= run.at && now < run.at + TOGETHER)
@@ -158,10 +159,29 @@ jobq_bill_leave(const JobqBillRun *outer)
 	run.billed = counters;
 }
 
+/*
+ * The handler of several jobs has returned: from now on, each job has cost an equal part of
+ * the usage so far.  Until the next run begins, the process only ends these jobs.
+ */
+void
+jobq_bill_divide(int njobs)
+{
+	if (!jobq_bill_spent(run.job_id, &run.part))
+		return;
+	for (int i = 0; i < JOBQ_NCOSTS; i++)
+		run.part.n[i] /= njobs;
+	run.divided = true;
+}
+
 /* Get the usage of the run of this job so far.  False if the job does not run here. */
 bool
 jobq_bill_spent(int64 job_id, JobqBill *spent)
 {
+	if (run.divided)
+	{
+		*spent = run.part;
+		return true;
+	}
 	if (job_id == 0 || run.job_id != job_id)
 		return false;
 	read_counters(spent, jobq_processor_time());

@@ -355,6 +355,9 @@ typedef struct JobqBillRun
 	TimestampTz at;				/* start of this run, or of an earlier one */
 	JobqBill	began;			/* usage of the process at the start */
 	JobqBill	billed;			/* usage that is charged already */
+	bool		divided;		/* several jobs run, and "part" is the usage
+								 * of each */
+	JobqBill	part;
 } JobqBillRun;
 
 extern int64 jobq_processor_time(void);
@@ -363,6 +366,7 @@ extern void jobq_bill_rest(void);
 extern void jobq_bill_enter(int64 job_id, uint32 place, TimestampTz now,
 							JobqBillRun *outer);
 extern void jobq_bill_leave(const JobqBillRun *outer);
+extern void jobq_bill_divide(int njobs);
 extern bool jobq_bill_spent(int64 job_id, JobqBill *spent);
 
 /* src/stats/count.c */

@@ -6,8 +6,9 @@
  *
  * Jobs of a kind with limits, and jobs of named limiters, have separate lanes, and so have the
  * tenants of a fair queue.  Jobs waiting for a limit or for
- * their turn therefore do not block other jobs.  "flow" in the job's row distinguishes these
- * lanes.  The flow is set when the row is written.  If the kind or the queue has changed
+ * their turn therefore do not block other jobs.  A kind whose handler takes several jobs has
+ * separate lanes, so that a worker can pop them together.  "flow" in the job's row
+ * distinguishes these lanes.  The flow is set when the row is written.  If the kind or the queue has changed
  * since, the taker of the job corrects the flow.  The same holds for the role, which is the
  * enqueuer's role unless the queue has run_as.
  *
@@ -46,6 +47,9 @@ PG_FUNCTION_INFO_V1(jobq_group_waits_until_sql);
  * Distinguishes the hash of a paused kind from the hash of a kind with limits.
  */
 #define HELD	0x68656c64
+
+/* Distinguishes the hash of a kind whose handler takes several jobs. */
+#define SET		0x73657400
 
 /* Maximum length of a group key, in bytes. */
 #define MAX_GROUP_KEY	500
@@ -206,23 +210,36 @@ jobq_change_group(JobqJob *job)
 }
 
 /*
+ * Like jobq_limiters_of().  *set becomes true if the handler of the kind takes several jobs.
+ */
+static void
+limiters_of(const char *kind, const JobqQueue *queue, uint32 *limiters, bool *set)
+{
+	JobqHandler handler;
+
+	memset(limiters, 0, sizeof(uint32) * JOBQ_NLIMITS);
+	*set = false;
+	if (jobq_handler(kind, &handler) != NULL)
+	{
+		limiters[JOBQ_OF_KIND] = handler.limits;
+		memcpy(&limiters[JOBQ_NAMED_BY_KIND], handler.limiters, sizeof(handler.limiters));
+		*set = handler.chunk > 1;
+	}
+	if (queue != NULL)
+		memcpy(&limiters[JOBQ_NAMED_BY_QUEUE], queue->limiters, sizeof(queue->limiters));
+	jobq_limiters_unique(limiters);
+}
+
+/*
  * Set the array to the hashes of the limiters for jobs of this kind in this queue, by
  * JobqLimitSource.  0 means none, or the queue itself.  The queue may be NULL.
  */
 void
 jobq_limiters_of(const char *kind, const JobqQueue *queue, uint32 *limiters)
 {
-	JobqHandler handler;
+	bool		set;
 
-	memset(limiters, 0, sizeof(uint32) * JOBQ_NLIMITS);
-	if (jobq_handler(kind, &handler) != NULL)
-	{
-		limiters[JOBQ_OF_KIND] = handler.limits;
-		memcpy(&limiters[JOBQ_NAMED_BY_KIND], handler.limiters, sizeof(handler.limiters));
-	}
-	if (queue != NULL)
-		memcpy(&limiters[JOBQ_NAMED_BY_QUEUE], queue->limiters, sizeof(queue->limiters));
-	jobq_limiters_unique(limiters);
+	limiters_of(kind, queue, limiters, &set);
 }
 
 /*
@@ -275,6 +292,8 @@ jobq_held_hash(const char *kind)
 typedef struct Flow
 {
 	JobqNeed	needs[JOBQ_NLIMITS];
+	uint32		set;			/* the kind, if its handler takes several
+								 * jobs, or 0 */
 	uint32		held;			/* the kind, if paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
@@ -305,11 +324,13 @@ need_of(const JobqJob *job, uint32 limiter, const char *tenant)
 /*
  * Compute the components of the job's flow, with the present settings of kind and queue.  The
  * tenant counts if the queue is fair, or if the tenant is paused.  The
- * kind counts if the kind is paused.
+ * kind counts if the kind is paused, or if its handler takes several jobs.
  */
 static void
 parts(const JobqJob *job, Flow *flow)
 {
+	const char *kind = jobq_job_kind(job);
+	bool		set;
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	uint32		limiters[JOBQ_NLIMITS];
@@ -324,11 +345,13 @@ parts(const JobqJob *job, Flow *flow)
 			JOBQ_TENANT(flow) = jobq_tenant_hash(flow->tenant_name);
 		flow->tenant_paused = !queue->fair;
 	}
-	jobq_limiters_of(jobq_job_kind(job), queue, limiters);
+	limiters_of(kind, queue, limiters, &set);
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
 		flow->needs[s] = need_of(job, limiters[s], flow->tenant_name);
-	if (queue != NULL && jobq_kind_paused(queue, jobq_job_kind(job)))
-		flow->held = jobq_held_hash(jobq_job_kind(job));
+	if (set)
+		flow->set = hash_combine(jobq_kind_hash(kind), SET);
+	if (queue != NULL && jobq_kind_paused(queue, kind))
+		flow->held = jobq_held_hash(kind);
 }
 
 /* Return the hash of all components.  Returns 0 only if there are none. */
@@ -336,7 +359,7 @@ static int32
 flow_of(const Flow *flow)
 {
 	uint32		hash = JOBQ_TENANT(flow);
-	bool		none = hash == 0 && flow->held == 0;
+	bool		none = hash == 0 && flow->held == 0 && flow->set == 0;
 
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
 	{
@@ -352,6 +375,8 @@ flow_of(const Flow *flow)
 		else if (need->cost > 1)
 			hash = hash_combine(hash, murmurhash32(need->cost));
 	}
+	if (flow->set != 0)
+		hash = hash_combine(hash, flow->set);
 	if (flow->held != 0)
 		hash = hash_combine(hash, flow->held);
 	return hash == 0 && !none ? 1 : (int32) hash;

@@ -245,6 +245,8 @@ typedef struct JobqCurrent
 	bool		rejected;		/* reject_current() was called */
 	bool		barred;			/* no further attempt can succeed */
 	bool		suspended;		/* the suspension has committed */
+	bool		set;			/* runs in a set handler, perhaps with other
+								 * jobs, which are linked by "outer" */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */
 	List	   *log;			/* lines in JSON */

@@ -72,6 +72,7 @@ static bool in_codes(const char *codes, const char *code);
 static void keep_handler(JobqKind *kind, bool on_failure, bool on_event,
 						 const Datum *values, const bool *nulls);
 static bool read_kind(JobqKind *kind);
+static bool takes_set(Form_pg_proc form);
 static JobqKind *find_kind(const char *name);
 
 /* Syscache callback: look the functions up again. */
@@ -181,6 +182,8 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 			handler->priority = DatumGetInt32(values[HANDLER_PRIORITY - 1]);
 		handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 		handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
+		if (!on_event && !nulls[HANDLER_CHUNK - 1])
+			handler->chunk = Min(DatumGetInt32(values[HANDLER_CHUNK - 1]), JOBQ_MAX_CHUNK);
 		if (!nulls[HANDLER_RETRY_ON - 1])
 			kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
 		if (!nulls[HANDLER_FAIL_ON - 1])
@@ -413,6 +416,16 @@ jobq_resolve_signature(const char *signature, bool missing_ok)
 }
 
 /*
+ * Return whether the function has the parameter of a set handler: an array of jobs.
+ */
+static bool
+takes_set(Form_pg_proc form)
+{
+	return form->pronargs == 1 &&
+		get_element_type(form->proargtypes.values[0]) == jobq_relations()->context_type;
+}
+
+/*
  * Check that a function has one of the forms of a handler, and set *function, unless NULL.
  * ERROR if the form does not fit.
  */
@@ -422,17 +435,25 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
 	Form_pg_proc form;
 	const char *problem = NULL;
+	bool		set;
 
 	if (!HeapTupleIsValid(tuple))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("function with OID %u does not exist", proc)));
 	form = (Form_pg_proc) GETSTRUCT(tuple);
+	set = takes_set(form);
 
 	if (form->prokind != PROKIND_FUNCTION && form->prokind != PROKIND_PROCEDURE)
 		problem = "It is an aggregate or window function.";
 	else if (form->proretset)
 		problem = "It returns a set.";
+	else if (set && form->prokind == PROKIND_PROCEDURE)
+		problem = "It is a procedure, which could commit some of its jobs.";
+	else if (set && form->prorettype != VOIDOID && form->prorettype != JSONBARRAYOID)
+		problem = "It takes several jobs, and returns neither void nor jsonb[].";
+	else if (set)
+		problem = NULL;
 	else if (form->pronargs > 2 ||
 			 (form->pronargs >= 1 &&
 			  form->proargtypes.values[0] != JSONBOID) ||
@@ -452,7 +473,7 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 				 errmsg("function %s cannot be a handler",
 						format_procedure(proc)),
 				 errdetail_internal("%s", problem),
-				 errhint("A handler is f(), f(payload jsonb), or f(payload jsonb, job jobq.job_context): a function that returns void or jsonb, or a procedure.")));
+				 errhint("A handler is f(), f(payload jsonb), or f(payload jsonb, job jobq.job_context): a function that returns void or jsonb, or a procedure. A handler of several jobs is f(jobs jobq.job_context[]): a function that returns void or jsonb[].")));
 
 	if (function != NULL)
 	{
@@ -463,10 +484,11 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 		/* same rule as ExecuteCallStmt() */
 		function->may_commit = function->is_procedure && !form->prosecdef &&
 			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
-		function->returns_jsonb = form->prorettype == JSONBOID;
+		function->returns_jsonb = form->prorettype == (set ? JSONBARRAYOID : JSONBOID);
 		function->keeps_plans = !JOBQ_SQL_FUNCTION_PLANS_ANEW &&
 			form->prolang == SQLlanguageId;
 		function->statement = false;
+		function->set = set;
 	}
 	ReleaseSysCache(tuple);
 }

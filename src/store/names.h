@@ -181,7 +181,8 @@ enum
 	HANDLER_MAX_TEMP,
 	HANDLER_MAX_WAL,
 	HANDLER_LIMITERS,
-	HANDLER_NATTS = HANDLER_LIMITERS
+	HANDLER_CHUNK,
+	HANDLER_NATTS = HANDLER_CHUNK
 };
 
 /*
@@ -226,6 +227,8 @@ typedef struct JobqHandler
 	bool		carries;		/* its jobs carry settings */
 	bool		recycled;		/* a worker exits after each job */
 	bool		confined;		/* has an allowance */
+	int			chunk;			/* most jobs of a call, of a set handler; 0:
+								 * the handler runs a single job */
 	int64		allowance[JOBQ_NALLOWANCES];	/* in bytes; 0: no limit */
 } JobqHandler;
 
@@ -240,6 +243,7 @@ typedef struct JobqFunction
 	bool		returns_jsonb;
 	bool		keeps_plans;	/* plans depend on role and search_path */
 	bool		statement;		/* plain statement, in the payload */
+	bool		set;			/* a set handler: takes an array of jobs */
 } JobqFunction;
 
 /*

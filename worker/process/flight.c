@@ -31,6 +31,9 @@
  * marks their records as BYSTANDER.  If a single worker's record is still RUNNING, this worker
  * crashed.  Sessions have another signal handler, and are not accused in this way.
  *
+ * A worker may run several jobs together.  Any of them may be the cause of the crash.  The
+ * ids of all of them are kept, and none is charged: they become suspects, and each runs alone.
+ *
  * The file is in pg_stat_tmp, which is neither emptied at start nor copied by base backups.  A
  * standby must not inherit the primary's records.
  *
@@ -52,7 +55,7 @@
 #include "utils/timestamp.h"
 
 #define FLIGHT_FILE		"pg_stat_tmp/jobq_flight"
-#define FLIGHT_MAGIC	0x4A515633	/* "JQV3" */
+#define FLIGHT_MAGIC	0x4A515634	/* "JQV4" */
 
 /* Number of culprits kept until they are charged.  If there are more, the last are kept. */
 #define MAX_KEPT		64
@@ -75,8 +78,16 @@ typedef struct FlightRecord
 	int32		crashes;		/* of these, for a crash */
 	int32		pid;
 	bool		session;		/* of a client */
-	char		pad[31];
+	int32		nmembers;		/* jobs that run together; 0: a single one */
+	int32		slot;			/* of the worker; its members are there */
+	char		pad[20];
 } FlightRecord;
+
+/* The ids of jobs that run together. */
+typedef struct FlightMembers
+{
+	int64		ids[JOBQ_MAX_CHUNK];
+} FlightMembers;
 
 /* The first record of the file. */
 typedef struct FlightHeader
@@ -102,9 +113,14 @@ static FlightRecord *kept = NULL;
 static FlightRecord *records = NULL;
 static FlightRecord *mine = NULL;
 
+/* After the records: the members of the kept records, and of each worker's slot. */
+static FlightMembers *kept_members = NULL;
+static FlightMembers *slot_members = NULL;
+
 static void flight_keep(const FlightRecord *record);
 
-#define FLIGHT_SIZE		((1 + MAX_KEPT + MaxBackends) * sizeof(FlightRecord))
+#define FLIGHT_SIZE		((1 + MAX_KEPT + MaxBackends) * sizeof(FlightRecord) + \
+						 (MAX_KEPT + jobq_max_workers) * sizeof(FlightMembers))
 
 /*
  * Map the file.  create: extend the file to its full size; only the launcher does this.
@@ -161,6 +177,8 @@ flight_open(bool create)
 	header = map;
 	kept = (FlightRecord *) header + 1;
 	records = kept + MAX_KEPT;
+	kept_members = (FlightMembers *) (records + MaxBackends);
+	slot_members = kept_members + MAX_KEPT;
 }
 
 /*
@@ -217,13 +235,30 @@ flight_keep(const FlightRecord *record)
 
 	for (int i = 0; i < MAX_KEPT; i++)
 		if (kept[i].magic == FLIGHT_MAGIC && kept[i].state == FLIGHT_ACCUSED)
+		{
+			if (n < i)
+				kept_members[n] = kept_members[i];
 			kept[n++] = kept[i];
+		}
 	if (n == MAX_KEPT)
+	{
 		memmove(kept, kept + 1, sizeof(FlightRecord) * --n);
+		memmove(kept_members, kept_members + 1, sizeof(FlightMembers) * n);
+	}
+	if (record->nmembers > 0 && record->nmembers <= JOBQ_MAX_CHUNK &&
+		record->slot >= 0 && record->slot < jobq_max_workers)
+		kept_members[n] = slot_members[record->slot];
 	kept[n] = *record;
 	kept[n++].state = FLIGHT_ACCUSED;
 	while (n < MAX_KEPT)
 		kept[n++].state = FLIGHT_IDLE;
+	if (record->nmembers > 0)
+	{
+		ereport(LOG,
+				(errmsg("%d jobs of database %u, of which the first is " INT64_FORMAT ", were running together in the server process that crashed",
+						record->nmembers, record->dboid, record->job_id)));
+		return;
+	}
 	ereport(LOG,
 			(errmsg("job " INT64_FORMAT " of database %u was running in the server process that crashed",
 					record->job_id, record->dboid)));
@@ -247,6 +282,8 @@ flight_culprit(Oid dboid, int *next, JobqCulprit *culprit)
 		culprit->job_id = record->job_id;
 		culprit->attempt = record->attempt;
 		culprit->crashes = record->crashes;
+		culprit->nmembers = Min(record->nmembers, JOBQ_MAX_CHUNK);
+		culprit->members = kept_members[*next].ids;
 		culprit->record = (*next)++;
 		return true;
 	}
@@ -356,10 +393,10 @@ flight_attach(bool session)
 
 /*
  * This process begins a job.  attempt: number of charged attempts; crashes: number of these
- * charged for a crash.
+ * charged for a crash.  members: the n jobs of this worker that run together, if n is not 0.
  */
 void
-flight_begin(int64 id, int attempt, int crashes)
+flight_begin(int64 id, int attempt, int crashes, const JobqMember *members, int n)
 {
 	if (mine == NULL)
 		return;
@@ -367,6 +404,13 @@ flight_begin(int64 id, int attempt, int crashes)
 	mine->job_id = id;
 	mine->attempt = attempt;
 	mine->crashes = crashes;
+	mine->nmembers = n;
+	if (n > 0)
+	{
+		mine->slot = jobq_my_slot - jobq_shared->slots;
+		for (int i = 0; i < n; i++)
+			slot_members[mine->slot].ids[i] = members[i].job;
+	}
 	pg_write_barrier();
 	mine->state = FLIGHT_RUNNING;
 }

@@ -70,6 +70,8 @@ typedef struct JobqCulprit
 	int64		job_id;
 	int			attempt;		/* charged before the run ... */
 	int			crashes;		/* ... and of these, for a crash */
+	int			nmembers;		/* jobs that ran together; 0: a single one */
+	const int64 *members;		/* their ids, among the kept records */
 	int			record;			/* index among the kept records */
 } JobqCulprit;
 
@@ -80,7 +82,8 @@ extern void flight_clear_culprit(const JobqCulprit *culprit);
 extern void flight_accuse(int pid, int starter);
 extern void flight_outlive(void);
 extern void flight_attach(bool session);
-extern void flight_begin(int64 id, int attempt, int crashes);
+extern void flight_begin(int64 id, int attempt, int crashes,
+						 const JobqMember *members, int n);
 extern bool flight_running(JobqCulprit *outer);
 extern void flight_end(void);
 extern void flight_bystander(SIGNAL_ARGS);

@@ -61,6 +61,20 @@ cancel_later(int64 id)
 }
 
 /*
+ * The worker exits, and its job may run again.  Have the scheduler carry out the requests of
+ * cancel().
+ */
+void
+cancel_left(const JobqSlot *slot)
+{
+	if (slot->members->n == 0)
+		cancel_later(slot->run.job);
+	for (int i = 0; i < slot->members->n; i++)
+		if (slot->members->jobs[i].stop)
+			cancel_later(slot->members->jobs[i].job);
+}
+
+/*
  * Cancel a job that this worker no longer runs, although the job may run again.  The worker's
  * slot does not name the job, so every later caller of cancel() finds the job in the table, or
  * at its new worker.

@@ -112,10 +112,75 @@ is_charged(const LostAttempt *lost, const JobqJob *job)
 	return job_attempt(job) != lost->attempt;
 }
 
-/* Charge a job that was running in a crashed process, in the caller's transaction. */
+/*
+ * The process is gone that ran this job together with others, and any of them may be the
+ * cause.  Make the job a suspect, which runs alone, without a charge.  Does nothing if the job
+ * has finished or is a suspect already.  Returns LOST_TAKEN if another session has locked the
+ * row.  njobs: for the job's log.
+ */
+static LostCharge
+suspect(Relation rel, int64 id, int njobs)
+{
+	JobqJob		job;
+
+	if (!jobq_job_find(rel, id, GetActiveSnapshot(), &job) || job_leased(&job))
+		return LOST_GONE;
+	if (job_suspect(&job) || DatumGetInt16(JOB(&job, JOB_CRASHES)) > 0)
+		return LOST_BEFORE;
+	if (!jobq_job_delete(rel, &job))
+		return LOST_TAKEN;
+	JOB_SET(&job, JOB_TOGETHER, Int16GetDatum(1));
+	jobq_log_say(&job, psprintf("given back without a charge: its worker was lost, which ran %d jobs together", njobs));
+	jobq_job_insert_again(rel, &job);
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+	return LOST_LIVE;
+}
+
+/*
+ * Charge nobody for the end of a worker that ran these jobs together, in the caller's
+ * transaction.  Jobs named by cancel() are cancelled.  Unless the worker was ended for their
+ * sake, the other jobs become suspects.  stop: why the worker was asked to stop.  Returns the
+ * number of jobs to be cancelled whose row is locked by another session; their ids are the
+ * first elements of "locked".
+ */
+int
+charge_together(Relation rel, const JobqMembers *members, JobqStop stop, TimestampTz started_at,
+				int64 *locked)
+{
+	int			nlocked = 0;
+
+	for (int i = 0; i < members->n; i++)
+	{
+		const JobqMember *member = &members->jobs[i];
+		JobqJob		job;
+
+		if (!member->stop)
+		{
+			if (stop != JOBQ_STOP_CANCEL)
+				(void) suspect(rel, member->job, members->n);
+			continue;
+		}
+		if (!jobq_job_find(rel, member->job, GetActiveSnapshot(), &job))
+			continue;
+		if (!jobq_job_delete(rel, &job))
+		{
+			locked[nlocked++] = member->job;
+			continue;
+		}
+		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(member->attempt + 1));
+		jobq_archive(&job, CAUSE_STOPPED, started_at, false, (Datum) 0, NULL);
+	}
+	return nlocked;
+}
+
+/*
+ * Charge a job that was running in a crashed process, in the caller's transaction.  If several
+ * jobs ran together, make them suspects instead.
+ */
 LostCharge
 charge_culprit(Relation rel, const JobqCulprit *culprit)
 {
+	LostCharge	outcome = LOST_GONE;
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 		.message = "the server process crashed while it ran the job"
 	};
@@ -123,7 +188,16 @@ charge_culprit(Relation rel, const JobqCulprit *culprit)
 		.crashes = culprit->crashes,.crashed = true,.started_at = DT_NOBEGIN
 	};
 
-	return charge_lost_attempt(rel, &lost, &error);
+	if (culprit->nmembers == 0)
+		return charge_lost_attempt(rel, &lost, &error);
+	for (int i = 0; i < culprit->nmembers; i++)
+	{
+		LostCharge	charged = suspect(rel, culprit->members[i], culprit->nmembers);
+
+		if (charged == LOST_TAKEN || (charged == LOST_LIVE && outcome == LOST_GONE))
+			outcome = charged;
+	}
+	return outcome;
 }
 
 /*
@@ -166,8 +240,19 @@ charge_crashed(Relation rel)
 	{
 		JobqJob		job;
 
-		if (!jobq_job_find(rel, culprit.job_id, GetActiveSnapshot(), &job) ||
-			DatumGetInt16(JOB(&job, JOB_CRASHES)) != culprit.crashes)
+		if (culprit.nmembers > 0)
+		{
+			LostCharge	charged = charge_culprit(rel, &culprit);
+
+			some |= charged == LOST_LIVE || charged == LOST_TAKEN;
+			if (charged == LOST_GONE)
+			{
+				(void) jobq_flush();
+				flight_clear_culprit(&culprit);
+			}
+		}
+		else if (!jobq_job_find(rel, culprit.job_id, GetActiveSnapshot(), &job) ||
+				 DatumGetInt16(JOB(&job, JOB_CRASHES)) != culprit.crashes)
 		{
 			(void) jobq_flush();
 			flight_clear_culprit(&culprit);

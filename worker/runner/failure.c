@@ -51,6 +51,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 		jobq_job_fetch(rel, &ctid, key, GetActiveSnapshot(), job))
 	{
 		jobq_log_keep(jobq_current, job);
+		job->nulls[JOB_TOGETHER - 1] = true;	/* the worker is alive */
 		if (cancelled)
 		{
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));

@@ -25,7 +25,30 @@ typedef struct RunContext
 	uint64		ticket;			/* number of the pending cancellation in
 								 * JobqDatabase.owed, or 0 */
 	JobqRunState next;			/* state of the slot's run after this attempt */
+	bool		collects;		/* run_job() may collect further jobs to run
+								 * together */
+	JobqPush	entry;			/* of the job that runs */
+	bool		has_entry;		/* the worker is responsible for the entry,
+								 * even if the job has not begun */
 } RunContext;
+
+/* The end of a message that contains the job's trace: two strings. */
+#define TRACE_PART(current) \
+	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
+
+/* Immediate retries after a serialization failure or a deadlock. */
+#define MAX_CONFLICTS	5
+
+/* A job of a chunk: see collect.c. */
+typedef struct Collected
+{
+	JobqPush	entry;
+	uint32		alike;			/* hash of what the jobs of a call have in
+								 * common; 0: unknown */
+	bool		over;			/* the worker is no longer responsible */
+	bool		alone;			/* runs by run_job() */
+	bool		named;			/* the slot names the job */
+} Collected;
 
 /* worker/runner/charge.c */
 extern bool charge_crashed(Relation rel);
@@ -52,6 +75,7 @@ extern void run_procedure_end(void);
 extern bool was_cancelled(const JobqSlot *slot);
 extern bool cancel_is_owed(const RunContext *run);
 extern void cancel_later(int64 id);
+extern void cancel_left(const JobqSlot *slot);
 extern bool cancel_given_back(RunContext *run, int64 id);
 
 /* worker/runner/clean.c */
@@ -62,7 +86,25 @@ extern void clean_session(bool after_procedure);
 extern void record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 						   ErrorData *edata);
 
+/* worker/runner/claim.c */
+extern void report_job(const char *kind, int64 id);
+extern void claim(RunContext *context, const JobqJob *job, const char *kind,
+				  TimestampTz now, int timeout, int n);
+extern bool unclaim(RunContext *context);
+
+/* worker/runner/collect.c */
+extern Collected *collected;
+extern int	ncollected;
+extern bool collect(const JobqPush *entry, const JobqJob *job);
+extern bool may_join(const JobqJob *job);
+extern void collect_return(JobqWakeList *wake);
+
 /* worker/runner/run.c */
 extern void run_job(RunContext *run, const JobqPush *entry);
+extern void count_job(JobqSlot *slot, int64 id, uint64 *counter);
+extern ErrorData *abort_attempt(RunContext *run, bool last, bool quiet, bool *again);
+
+/* worker/runner/chunk.c */
+extern void run_collected(RunContext *run);
 
 #endif							/* JOBQ_RUNNER_INNER_H */

@@ -45,13 +45,6 @@
 
 #include "commit/commit.h"
 
-/* Immediate retries after a serialization failure or a deadlock. */
-#define MAX_CONFLICTS	5
-
-/* The end of a message that contains the job's trace: two strings. */
-#define TRACE_PART(current) \
-	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
-
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
@@ -62,23 +55,33 @@ static bool try_after_error(RunContext *run, JobqJob *job, TimestampTz started_a
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_stopped(const ErrorData *edata);
-static void report_job(const char *kind, int64 id);
 static void context_callback(void *arg);
-static void count_job(JobqSlot *slot, int64 id, uint64 *counter);
-static void claim(RunContext *context, const JobqJob *job, const char *kind,
-				  TimestampTz now, int timeout);
-static bool unclaim(RunContext *context);
 
 /*
  * Run the job of this entry, if the job still exists and may run.  Called outside of
  * transactions.  Errors of the handler are recorded with the job, not raised.
+ *
+ * If the handler of the job takes several jobs, and run->collects is set, the job may have
+ * been collected with others instead (ncollected > 0).  It has not begun then.
  */
 void
 run_job(RunContext *run, const JobqPush *entry)
 {
+	run->entry = *entry;
+	run->slot->run.asked_for = false;
+	run->has_entry = true;
 	for (int i = 0; i <= MAX_CONFLICTS; i++)
-		if (!run_once(run, entry, i == MAX_CONFLICTS))
+		if (!run_once(run, &run->entry, i == MAX_CONFLICTS))
 			break;
+	if (run->slot->run.asked_for)
+	{
+		JobqWakeList wake = {0};
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_ready_push(my_db, &run->entry, run->entry.key.run_at, &wake);
+		jobq_unlock(my_db, &wake);
+	}
+	run->has_entry = false;
 }
 
 /*
@@ -140,6 +143,12 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
 		jobq_run_to(&run->slot->run, JOBQ_RUN_TURNED_AWAY);
 	}
+	else if (run->collects && entry->flow != 0 && collect(entry, &job))
+	{
+		/* the others were popped after the snapshot was taken */
+		run->has_entry = false;
+		verdict = JOBQ_NOT_TOGETHER;
+	}
 	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
 	{
 		/*
@@ -163,7 +172,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 /*
  * Count a job that has ended here, for the views.  "counter" belongs to the slot.
  */
-static void
+void
 count_job(JobqSlot *slot, int64 id, uint64 *counter)
 {
 	slot->last_jobs[(slot->jobs_done + slot->jobs_failed) % JOBQ_LAST_JOBS] = id;
@@ -197,7 +206,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	/* another crash must not undo earlier commits */
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
-	claim(run, job, kind, now, jobq_job_timeout(handler, job));
+	claim(run, job, kind, now, jobq_job_timeout(handler, job), 0);
 	jobq_injection_point("jobq-attempt-begins");
 	allowance_begin(handler);
 
@@ -333,16 +342,16 @@ try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last
 }
 
 /*
- * The attempt has ended with an error: abort its transaction.  Returns true if the error was a
- * conflict and another try is due at once.  Otherwise the attempt is recorded as failed, unless
- * the error was raised by run_suspend() to leave the procedure.
+ * The attempt has ended with an error: copy the error, and abort the transaction.  *again is
+ * set if the error was a conflict and another try is due at once.  Otherwise the error is
+ * logged, unless quiet, or unless it was raised by run_suspend() to leave the procedure.
+ * Leaves run->memory as the current context.
  */
-static bool
-after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
+ErrorData *
+abort_attempt(RunContext *run, bool last, bool quiet, bool *again)
 {
 	ErrorData  *edata;
 	bool		suspended = jobq_current->suspended;
-	bool		again;
 	bool		blamed;
 
 	HOLD_INTERRUPTS();
@@ -351,15 +360,15 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(run->memory);
 	edata = CopyErrorData();
-	again = !last && !suspended &&
+	*again = !last && !suspended &&
 		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
-		!job_leased(job) && !was_cancelled(run->slot);
+		!job_leased(jobq_current->job) && !was_cancelled(run->slot);
 	blamed = !suspended && allowance_blame(edata);
-	if (!again && !blamed && !suspended)
+	if (!*again && !blamed && !suspended && !quiet)
 		EmitErrorReport();
 	FlushErrorState();
-	if (blamed)
+	if (blamed && !quiet)
 	{
 		/* the log shows the reason, too */
 		edata->elevel = LOG;
@@ -372,7 +381,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	if (was_cancelled(run->slot))
 	{
 		/* a cancellation that came meanwhile must be recorded */
-		again = false;
+		*again = false;
 		(void) getppid();
 		QueryCancelPending = false;
 	}
@@ -383,6 +392,21 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		proc_exit(0);
 
 	MemoryContextSwitchTo(run->memory);
+	return edata;
+}
+
+/*
+ * The attempt has ended with an error: abort its transaction.  Returns true if the error was a
+ * conflict and another try is due at once.  Otherwise the attempt is recorded as failed, unless
+ * the error was raised by run_suspend() to leave the procedure.
+ */
+static bool
+after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
+{
+	bool		suspended = jobq_current->suspended;
+	bool		again;
+	ErrorData  *edata = abort_attempt(run, last, false, &again);
+
 	if (suspended)
 	{
 		/* the end of the run has committed, whatever error followed */
@@ -421,42 +445,6 @@ was_stopped(const ErrorData *edata)
 		process_stopping();
 }
 
-/*
- * Show the job in pg_stat_activity.  If the previous job was of the same kind, without a rest
- * in between, only the id and the start time are written.
- */
-static void
-report_job(const char *kind, int64 id)
-{
-	static const char prefix[] = "jobq: ";
-	static const char between[] = ", job ";
-	static char shown[JOBQ_MAX_KIND_NAME + sizeof(prefix) + sizeof(between) + MAXINT8LEN] = "";
-	static size_t kind_end = 0;
-	volatile PgBackendStatus *entry = MyBEEntry;
-	char	   *number;
-	int			length;
-
-	if (debug_query_string == NULL ||
-		strncmp(shown + strlen(prefix), kind, kind_end - strlen(prefix)) != 0 ||
-		kind[kind_end - strlen(prefix)] != '\0')
-	{
-		kind_end = strlen(prefix) + strlen(kind);
-		snprintf(shown, sizeof(shown), "%s%s%s" INT64_FORMAT, prefix, kind, between, id);
-		debug_query_string = shown;
-		pgstat_report_activity(STATE_RUNNING, shown);
-		return;
-	}
-	number = shown + kind_end + strlen(between);
-	length = pg_lltoa(id, number);
-	if (!pgstat_track_activities || entry == NULL ||
-		(number - shown) + length >= pgstat_track_activity_query_size)
-		return;
-	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
-	entry->st_activity_start_timestamp = GetCurrentStatementStartTimestamp();
-	memcpy(entry->st_activity_raw + (number - shown), number, length + 1);
-	PGSTAT_END_WRITE_ACTIVITY(entry);
-}
-
 static void
 context_callback(void *arg)
 {
@@ -465,98 +453,4 @@ context_callback(void *arg)
 	errcontext("running job " INT64_FORMAT " of kind \"%s\", attempt %d%s%s",
 			   job_id(current->job), jobq_job_kind(current->job),
 			   current->attempt, TRACE_PART(current));
-}
-
-/*
- * Record in shared memory and in the flight recorder which job this worker runs, and start the
- * timeout.  Acquires the slot's mutex.  timeout is in milliseconds; 0: none.
- */
-static void
-claim(RunContext *context, const JobqJob *job, const char *kind,
-	  TimestampTz now, int timeout)
-{
-	uint32		tenant = JOB_ISNULL(job, JOB_TENANT) ? 0
-		: jobq_tenant_hash(TextDatumGetCString(JOB(job, JOB_TENANT)));
-	JobqSlot   *slot = context->slot;
-	JobqRun    *run = &slot->run;
-	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
-		: DT_NOEND;
-	uint32		stat = jobq_count_place(job);
-
-	QueryCancelPending = false;
-	flight_begin(job_id(job), job_attempt(job),
-				 DatumGetInt16(JOB(job, JOB_CRASHES)));
-	context->next = JOBQ_RUN_DONE;
-	SpinLockAcquire(&slot->mutex);
-	run->job = job_id(job);
-	run->role = job_role(job);
-	run->queue_id = job_queue_id(job);
-	run->attempt = job_attempt(job);
-	run->stat = stat;
-	run->tenant = tenant;
-	run->passes = !JOB_ISNULL(job, JOB_LIMIT_COST) &&
-		DatumGetInt32(JOB(job, JOB_LIMIT_COST)) == 0;
-	run->stop = JOBQ_STOP_NONE;
-	run->token = 0;
-	run->started_at = now;
-	run->deadline = deadline;
-	run->kill_at = DT_NOEND;
-	run->progress = -1;
-	run->message[0] = '\0';
-	strlcpy(run->kind, kind, sizeof(run->kind));
-	jobq_run_to(run, JOBQ_RUN_CLAIMED);
-	SpinLockRelease(&slot->mutex);
-
-	jobq_bill_begin(job_id(job), stat, now);
-	if (timeout > 0)
-	{
-		enable_timeout_after(STATEMENT_TIMEOUT, timeout);
-		pg_memory_barrier();	/* next_wake() in scheduler.c */
-		if (deadline < my_db->wake_at)
-			jobq_wake_scheduler(my_db);
-	}
-}
-
-/*
- * The attempt is over.  From here on, cancel() does not find the job in the slot.  Returns
- * true if cancel() asked the worker to stop the job, and the job may run again.  Acquires the
- * slot's mutex.
- */
-static bool
-unclaim(RunContext *context)
-{
-	JobqSlot   *slot = context->slot;
-	JobqRun    *run = &slot->run;
-	TimestampTz now = jobq_log_min_duration >= 0 ? jobq_now() : 0;
-	bool		stopped;
-	bool		owed;
-
-	if (run->deadline != DT_NOEND)
-		disable_timeout(STATEMENT_TIMEOUT, false);
-	allowance_end();
-	if (slot->holding->lines.n > 0)
-		jobq_lines_clear(&slot->holding->lines);
-	jobq_injection_point("jobq-attempt-over");
-	SpinLockAcquire(&slot->mutex);
-	stopped = run->stop != JOBQ_STOP_NONE;
-	owed = cancel_is_owed(context);
-	jobq_run_to(run, context->next);
-	SpinLockRelease(&slot->mutex);
-	if (owed)
-		context->ticket = jobq_owe_cancel(my_db, run->job);
-
-	/* signals sent before arrive when a system call returns */
-	if (stopped)
-		(void) getppid();
-	flight_end();
-	QueryCancelPending = false;
-
-	/* this may end the process, which is no longer charged to the job */
-	if (jobq_log_min_duration >= 0 &&
-		now - run->started_at >= jobq_log_min_duration * INT64CONST(1000))
-		ereport(LOG,
-				(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
-						run->job, run->kind, (now - run->started_at) / 1000.0,
-						TRACE_PART(jobq_current))));
-	return owed;
 }

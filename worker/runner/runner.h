@@ -63,6 +63,8 @@ typedef enum LostCharge
 /* worker/runner/charge.c */
 extern LostCharge charge_lost_attempt(Relation rel, const LostAttempt *lost,
 									  const JobqError *error);
+extern int	charge_together(Relation rel, const JobqMembers *members, JobqStop stop,
+							TimestampTz started_at, int64 *locked);
 extern LostCharge charge_culprit(Relation rel, const JobqCulprit *culprit);
 
 /* worker/runner/procedure.c */

@@ -274,7 +274,7 @@ static void
 flight_back(bool nested, const JobqCulprit *outer)
 {
 	if (nested)
-		flight_begin(outer->job_id, outer->attempt, outer->crashes);
+		flight_begin(outer->job_id, outer->attempt, outer->crashes, NULL, 0);
 	else
 		flight_end();
 }
@@ -432,7 +432,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	current.outer = jobq_current;
 	nested = flight_running(&outer);
 	flight_begin(job_id(&job), job_attempt(&job),
-				 DatumGetInt16(JOB(&job, JOB_CRASHES)));
+				 DatumGetInt16(JOB(&job, JOB_CRASHES)), NULL, 0);
 	jobq_bill_enter(job_id(&job), jobq_count_place(&job), jobq_now(), &outer_run);
 
 	PG_TRY();

@@ -56,10 +56,6 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
 static JobqSlot *my_slot = NULL;
 
-/* The popped entry, which may not have begun. */
-static JobqPush taken;
-static bool has_taken = false;
-
 static RunContext run = {0};
 
 /* Processor time of this process when the entry was popped, in microseconds, if needed. */
@@ -208,7 +204,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	bool		spare;
 	bool		popped;
 
-	if (!my_slot->yields && taken.charged <= 0 &&
+	if (!my_slot->yields && run.entry.charged <= 0 &&
 		!jobq_permits_any(&my_slot->holding->permits) &&
 		jobq_prefetch_take(my_db, my_slot, entry))
 		return true;
@@ -246,7 +242,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 static bool
 turn_measured(int64 *processor_time)
 {
-	if (taken.charged <= 0)
+	if (run.entry.charged <= 0)
 		return false;
 	*processor_time = jobq_processor_time();
 	return true;
@@ -259,9 +255,9 @@ static void
 turn_over(int64 processor_time)
 {
 	AssertExclusive(my_db->lock);
-	jobq_turn_settle(my_db, &taken, processor_time - taken_at,
+	jobq_turn_settle(my_db, &run.entry, processor_time - taken_at,
 					 !jobq_run_unused(&my_slot->run));
-	taken.charged = 0;
+	run.entry.charged = 0;
 }
 
 /*
@@ -308,19 +304,10 @@ become_spare(TimestampTz now, JobqWakeList *wake)
 static void
 run_entry(const JobqPush *entry)
 {
-	taken = *entry;
-	my_slot->run.asked_for = false;
-	has_taken = true;
+	run.collects = true;
 	run_job(&run, entry);
-	if (my_slot->run.asked_for)
-	{
-		JobqWakeList wake = {0};
-
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
-		jobq_unlock(my_db, &wake);
-	}
-	has_taken = false;
+	if (ncollected > 0)
+		run_collected(&run);
 	if (entry->quarantine)
 		jobq_quarantine_over(my_db, my_slot - jobq_shared->slots);
 }
@@ -421,8 +408,8 @@ worker_exit(int code, Datum arg)
 	int64		processor_time;
 	bool		in_job = jobq_run_open(last);
 	bool		leaves = jobq_run_busy(last);
-	bool		gives_back = has_taken && (last->state == JOBQ_RUN_POPPED ||
-										   last->state == JOBQ_RUN_TURNED_AWAY);
+	bool		gives_back = run.has_entry && (last->state == JOBQ_RUN_POPPED ||
+											   last->state == JOBQ_RUN_TURNED_AWAY);
 
 	flight_end();
 	jobq_bill_rest();
@@ -448,8 +435,9 @@ worker_exit(int code, Datum arg)
 	my_slot->idle = false;
 
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	if (gives_back || (has_taken && !in_job && last->asked_for))
-		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
+	collect_return(&wake);
+	if (gives_back || (run.has_entry && !in_job && last->asked_for))
+		jobq_ready_push(my_db, &run.entry, run.entry.key.run_at, &wake);
 
 	/*
 	 * A job that was stopped for DDL on the database is not charged.  The
@@ -476,7 +464,7 @@ worker_exit(int code, Datum arg)
 
 	/* cancel() no longer finds the job here, and the job may run again */
 	if (!in_job && leaves && was_cancelled(my_slot))
-		cancel_later(last->job);
+		cancel_left(my_slot);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->gave_back = gives_back;
 	SpinLockAcquire(&my_slot->mutex);

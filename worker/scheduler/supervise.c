@@ -33,6 +33,7 @@ typedef struct Charge
 	const LostAttempt *lost;	/* or NULL */
 	const JobqError *error;
 	const JobqCulprit *culprit;
+	const JobqMembers *together;	/* of a lost worker; or NULL */
 	LostCharge	charged;
 } Charge;
 
@@ -42,6 +43,7 @@ typedef struct LostJob
 	bool		live;			/* will run again */
 	bool		unused;			/* had not begun; row locked by a session */
 	bool		no_entry;		/* may be missing in the ready set */
+	JobqMembers *together;		/* the jobs that ran together; or NULL */
 } LostJob;
 
 /* A job to be put into the ready set. */
@@ -59,10 +61,11 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake, bool uncharged);
-static void begin_charge(JobqSlot *slot, JobqRun *copy);
+static void begin_charge(JobqSlot *slot, JobqRun *copy, JobqMembers **together);
 static bool charge_worker(JobqSlot *slot, const JobqRun *run, TimestampTz now,
 						  LostJob *job);
 static void charge(void *arg);
+static void charge_all(const Charge *this, Relation rel);
 static void see_to_uncharged(const LostAttempt *lost, Relation rel);
 static void hand_over(int64 id, TimestampTz now);
 static void find_ready(void *arg);
@@ -179,7 +182,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		jobq_quarantine_over(my_db, slot - jobq_shared->slots);
 		if (lost)
 		{
-			begin_charge(slot, &run);
+			begin_charge(slot, &run, &job.together);
 			if (!charge_worker(slot, &run, now, &job))
 			{
 				*wake = Min(*wake, later_at(run.job, now));
@@ -194,7 +197,13 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		slot->generation++;
 		jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		LWLockRelease(jobq_shared->lock);
-		if (job.no_entry)
+		if (job.together != NULL)
+		{
+			for (int i = 0; i < job.together->n; i++)
+				hand_over(job.together->jobs[i].job, now);
+			pfree(job.together);
+		}
+		else if (job.no_entry)
 			hand_over(run.job, now);
 		places_free();
 
@@ -208,12 +217,20 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 /*
  * Begin to charge the run of a crashed worker, and copy the run.  From now on, a request to
  * cancel the job does not use the slot, because no worker would see the request.  The
- * previous scheduler may have ended while charging the run.
+ * previous scheduler may have ended while charging the run.  *together: a copy of the
+ * jobs that ran together, or NULL.
  */
 static void
-begin_charge(JobqSlot *slot, JobqRun *copy)
+begin_charge(JobqSlot *slot, JobqRun *copy, JobqMembers **together)
 {
+	/*
+	 * nobody changes the members of a dead slot, except for requests of
+	 * cancel()
+	 */
+	*together = slot->members->n > 0 ? palloc(sizeof(JobqMembers)) : NULL;
 	SpinLockAcquire(&slot->mutex);
+	if (*together != NULL)
+		memcpy(*together, slot->members, sizeof(JobqMembers));
 	if (slot->run.state == JOBQ_RUN_DEAD)
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
 	*copy = slot->run;
@@ -240,7 +257,9 @@ charge_worker(JobqSlot *slot, const JobqRun *run, TimestampTz now, LostJob *job)
 		.started_at = run->started_at,.stop = run->stop,
 		.lease = run->token,.slot = slot
 	};
-	Charge		this = {.lost = &lost,.error = &error,.charged = LOST_GONE};
+	Charge		this = {
+		.lost = &lost,.error = &error,.together = job->together,.charged = LOST_GONE
+	};
 	ErrorData  *edata;
 	bool		asked_for;
 
@@ -286,6 +305,12 @@ charge(void *arg)
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	rel = jobq_open_jobs();
+	if (this->together != NULL)
+	{
+		charge_all(this, rel);
+		table_close(rel, NoLock);
+		return;
+	}
 	this->charged = this->lost != NULL
 		? charge_lost_attempt(rel, this->lost, this->error)
 		: charge_culprit(rel, this->culprit);
@@ -300,6 +325,23 @@ charge(void *arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("another session has its row")));
+}
+
+/*
+ * The lost worker ran several jobs together: see charge_together().
+ */
+static void
+charge_all(const Charge *this, Relation rel)
+{
+	int64	   *locked = palloc(sizeof(int64) * this->together->n);
+	int			n = charge_together(rel, this->together, this->lost->stop,
+									this->lost->started_at, locked);
+
+	for (int i = 0; i < n; i++)
+		if (jobq_owe_cancel(my_db, locked[i]) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("another session has its row")));
 }
 
 /*

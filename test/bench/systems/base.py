@@ -47,7 +47,7 @@ def create_compute():
 
 def payload(kind):
     """An expression for the payload of job i: 100 bytes of text."""
-    if kind == "noop":
+    if kind in ("noop", "set_noop"):
         return PAYLOAD
     return "jsonb_build_object('i', i, 'pad', repeat('x', 80))"
 

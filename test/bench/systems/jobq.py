@@ -20,6 +20,16 @@ KINDS = """
     BEGIN
         PERFORM bench.three_writes((payload ->> 'i')::bigint);
     END $$;
+    CREATE FUNCTION bench.noop_set(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS 'BEGIN END';
+    CREATE FUNCTION bench.writes_set(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE
+        ns bigint[] := ARRAY(SELECT (j.payload ->> 'i')::bigint FROM unnest(jobs) j);
+    BEGIN
+        INSERT INTO bench.entry (n, note) SELECT n, 'made by a job' FROM unnest(ns) n;
+        UPDATE bench.account a SET balance = a.balance + s.more
+            FROM (SELECT n % 10000 AS id, count(*) AS more FROM unnest(ns) n GROUP BY 1) s WHERE a.id = s.id;
+        INSERT INTO bench.log (n) SELECT n FROM unnest(ns) n;
+    END $$;
     CREATE FUNCTION bench.sleep() RETURNS void LANGUAGE plpgsql AS $$
     BEGIN
         PERFORM pg_sleep(0.005);
@@ -28,7 +38,9 @@ KINDS = """
 REGISTER = """
     SELECT jobq.register(kind, format('bench.%s', handler))
       FROM (VALUES ('noop', 'noop(jsonb)'), ('stamp', 'stamp(jsonb)'), ('writes', 'writes(jsonb)'),
-                   ('sleep', 'sleep()'), ('compute', 'compute()')) k (kind, handler)
+                   ('sleep', 'sleep()'), ('compute', 'compute()')) k (kind, handler);
+    SELECT jobq.register(kind, format('bench.%s_set(jobq.job_context[])', substr(kind, 5)), chunk => 500)
+      FROM unnest('{set_noop,set_writes}'::text[]) kind
 """
 TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq_internal'::regnamespace AND relkind = 'r'"
 

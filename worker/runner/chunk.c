@@ -1,0 +1,596 @@
+/*-------------------------------------------------------------------------
+ *
+ * chunk.c
+ *	  Runs the collected jobs of a set handler: several jobs in one call and one transaction.
+ *
+ * A *piece* is a list of collected jobs to run together.
+ *
+ * 1. In the transaction of the piece, read the row of each entry, and ask the gate again.
+ *    Admitted jobs that have everything in common with the first job stay in the piece.  Jobs
+ *    that are not admitted run alone afterwards: run_job() carries out the consequence.  The
+ *    remaining jobs form a later piece.
+ * 2. Name all jobs in the slot, delete their rows, call the handler once, and record the end of
+ *    each job.  All of this commits, or none.
+ * 3. If this fails, nothing is recorded, and no job is charged.  After a conflict the piece is
+ *    tried again.  A job named by cancel() is cancelled, and the others are tried again.  After
+ *    any other error, the two halves of the piece run, one after the other.
+ * 4. A piece with a single job runs alone, by run_job().  Only there can a job fail.
+ *
+ * A piece of n jobs with one bad job therefore has at most 2 * log2(n) further calls.
+ *
+ * If the worker dies during a piece, the scheduler charges no job.  Each job of the piece is a
+ * suspect (job_suspect()), and runs alone from then on: see charge.c.
+ *
+ * worker/runner/chunk.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "runner/inner.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "commit/commit.h"
+
+/* How a try of a piece has ended. */
+typedef enum PieceEnd
+{
+	PIECE_OVER,					/* nothing is left to do for the piece */
+	PIECE_AGAIN,				/* try the remaining jobs again */
+	PIECE_FAILED,				/* divide the piece */
+} PieceEnd;
+
+/* The jobs of a piece during a try. */
+typedef struct Piece
+{
+	int		   *list;			/* indexes of collected jobs: the n jobs of
+								 * the piece, and jobs that have left it */
+	int			n;
+	int			nnamed;			/* jobs that the slot names */
+	JobqJob    *jobs;			/* in the order of the list, like the rest */
+	JobqCurrent *currents;
+	int		   *attempts;
+	const char *kind;
+	JobqHandler handler;
+	TimestampTz now;
+} Piece;
+
+static void run_list(RunContext *run, int *list, int n);
+static void run_alone(RunContext *run, Collected *job);
+static PieceEnd try_piece(RunContext *run, int *list, int *n, bool last);
+static Relation begin_piece(RunContext *run);
+static void end_transaction(void);
+static void admit(RunContext *run, Relation rel, Piece *piece);
+static bool in_common(const JobqJob *a, const JobqJob *b);
+static uint32 hash_common(const JobqJob *job);
+static void name_jobs(RunContext *run, Piece *piece);
+static void delete_rows(Relation rel, Piece *piece);
+static void run_jobs(RunContext *run, Relation rel, Piece *piece);
+static void record_ends(Relation rel, Piece *piece, Datum *results, bool *none);
+static PieceEnd after_failure(RunContext *run, Piece *piece, bool last);
+static PieceEnd leave_piece(RunContext *run, Piece *piece, PieceEnd end);
+static void context_callback(void *arg);
+
+/*
+ * Run the collected jobs, until all are over, or until the worker has to leave.  Called outside
+ * of transactions.
+ */
+void
+run_collected(RunContext *run)
+{
+	JobqWakeList wake = {0};
+	int			list[JOBQ_MAX_CHUNK];
+
+	run->collects = false;
+	for (int first = 0; first < ncollected;)
+	{
+		const Collected *job = &collected[first];
+		int			n = 0;
+
+		process_interrupts();
+		if (my_db->stop || run->slot->retire)
+			break;
+		if (job->over)
+			first++;
+		else if (job->alone)
+			run_alone(run, &collected[first]);
+		else
+		{
+			/* jobs known to differ from the first one form a later piece */
+			for (int i = first; i < ncollected; i++)
+				if (!collected[i].over && !collected[i].alone &&
+					(collected[i].alike == 0 || job->alike == 0 ||
+					 collected[i].alike == job->alike))
+					list[n++] = i;
+			run_list(run, list, n);
+		}
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	collect_return(&wake);
+	jobq_unlock(my_db, &wake);
+}
+
+/*
+ * Run the jobs in this list, in order.  Changes the list.  Jobs that are not admitted, or have
+ * not everything in common with the first, remain for the caller.
+ *
+ * A worker that is to leave after its current job divides a failed piece to the end.  Otherwise
+ * the next worker would begin anew.
+ */
+static void
+run_list(RunContext *run, int *list, int n)
+{
+	PieceEnd	end = PIECE_AGAIN;
+
+	for (int i = 0; n > 1 && end == PIECE_AGAIN; i++)
+	{
+		process_interrupts();
+		if (my_db->stop)
+			return;
+		end = try_piece(run, list, &n, i >= MAX_CONFLICTS);
+	}
+	if (end == PIECE_OVER)
+		return;
+	if (n == 1)
+		run_alone(run, &collected[list[0]]);
+	else if (end == PIECE_FAILED)
+	{
+		run_list(run, list, n / 2);
+		run_list(run, list + n / 2, n - n / 2);
+	}
+}
+
+/* Run a collected job by itself. */
+static void
+run_alone(RunContext *run, Collected *job)
+{
+	process_interrupts();
+	if (my_db->stop)
+		return;
+	if (run->slot->run.state != JOBQ_RUN_POPPED)
+		jobq_run_to(&run->slot->run, JOBQ_RUN_POPPED);
+	job->over = true;
+	run_job(run, &job->entry);
+}
+
+/*
+ * Try to run the jobs of a list together.  The list shrinks to the jobs that remain of the
+ * piece: see the head of this file.  A single job is not tried.  last: a conflict is a failure.
+ */
+static PieceEnd
+try_piece(RunContext *run, int *list, int *n, bool last)
+{
+	MemoryContext top = CurrentMemoryContext;
+	Piece	   *piece;
+	ErrorContextCallback context;
+	volatile PieceEnd end = PIECE_OVER;
+	Relation	rel = begin_piece(run);
+
+	if (rel == NULL)
+	{
+		MemoryContextSwitchTo(top);
+		return PIECE_OVER;
+	}
+	piece = palloc0(sizeof(Piece));
+	piece->list = list;
+	piece->n = *n;
+	admit(run, rel, piece);
+	*n = piece->n;
+	if (piece->n < 2)
+	{
+		table_close(rel, NoLock);
+		end_transaction();
+		MemoryContextSwitchTo(top);
+		return PIECE_AGAIN;
+	}
+	name_jobs(run, piece);
+	jobq_injection_point("jobq-attempt-begins");
+	allowance_begin(&piece->handler);
+
+	jobq_current = piece->currents;
+	context.callback = context_callback;
+	context.arg = piece;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	PG_TRY();
+	{
+		delete_rows(rel, piece);
+		if (piece->n > 0)
+			run_jobs(run, rel, piece);
+		else
+		{
+			run->next = JOBQ_RUN_MISSED;
+			table_close(rel, NoLock);
+			end_transaction();
+		}
+	}
+	PG_CATCH();
+	{
+		error_context_stack = context.previous;
+		jobq_tells_by_relay = true;
+		end = after_failure(run, piece, last);
+	}
+	PG_END_TRY();
+	error_context_stack = context.previous;
+	end = leave_piece(run, piece, end);
+	*n = piece->n;
+	MemoryContextSwitchTo(top);
+	return end;
+}
+
+/*
+ * Begin the transaction of a piece.  Returns the table of jobs, or NULL if the worker has to
+ * leave, because the extension or its role was dropped.
+ */
+static Relation
+begin_piece(RunContext *run)
+{
+	Relation	rel;
+
+	if (run->slot->run.state != JOBQ_RUN_POPPED)
+		jobq_run_to(&run->slot->run, JOBQ_RUN_POPPED);
+	run->slot->run.asked_for = false;
+	MemoryContextReset(run->memory);
+	process_begin_transaction();
+	MemoryContextSwitchTo(run->memory);
+	rel = jobq_try_open_jobs();
+	if (rel != NULL && SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(run->slot->role)))
+		return rel;
+	if (rel != NULL)
+		table_close(rel, NoLock);
+	end_transaction();
+	run->slot->retire = true;
+	return NULL;
+}
+
+static void
+end_transaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * Read the rows of the listed jobs, and keep those in the piece that may run now, together with
+ * the first.
+ */
+static void
+admit(RunContext *run, Relation rel, Piece *piece)
+{
+	int			listed = piece->n;
+	int			nestlevel = 0;
+
+	/* until the handler begins */
+	if (LockTimeout > 0)
+		nestlevel = NewGUCNestLevel();
+	process_wait_for_locks();
+	piece->jobs = palloc(sizeof(JobqJob) * listed);
+	piece->now = jobq_statement_start();
+	piece->n = 0;
+	for (int i = 0; i < listed; i++)
+	{
+		int			at = piece->list[i];
+		Collected  *candidate = &collected[at];
+		JobqJob    *job = &piece->jobs[piece->n];
+		JobqJob		first;
+
+		if (candidate->alike != 0 && piece->n > 0 &&
+			candidate->alike != collected[piece->list[0]].alike)
+			continue;
+		if (!jobq_job_fetch_entry(rel, &candidate->entry, GetActiveSnapshot(), job) ||
+			!may_join(job) ||
+			jobq_gate(rel, job, MODE_WORKER, &candidate->entry, GetActiveSnapshot(),
+					  piece->now, &first) != JOBQ_MAY_RUN)
+		{
+			candidate->alone = true;
+			continue;
+		}
+		candidate->alike = hash_common(job);
+		if (piece->n > 0 && !in_common(job, &piece->jobs[0]))
+		{
+			if (candidate->alike == collected[piece->list[0]].alike)
+				candidate->alone = true;
+			continue;
+		}
+		piece->list[piece->n++] = at;
+	}
+	if (nestlevel > 0)
+		AtEOXact_GUC(false, nestlevel);
+}
+
+/* What the jobs of a piece have in common, beside queue, priority and role of the run. */
+static const int common[] = {JOB_KIND, JOB_TENANT, JOB_CONTEXT};
+
+/* Return whether two jobs have everything in common that the jobs of a piece must have. */
+static bool
+in_common(const JobqJob *a, const JobqJob *b)
+{
+	if (job_role(a) != job_role(b))
+		return false;
+	for (int i = 0; i < (int) lengthof(common); i++)
+	{
+		int			att = common[i];
+
+		if (JOB_ISNULL(a, att) != JOB_ISNULL(b, att))
+			return false;
+		if (!JOB_ISNULL(a, att) &&
+			!datum_image_eq(JOB(a, att), JOB(b, att), false, -1))
+			return false;
+	}
+	return true;
+}
+
+/* Return a hash of what a job has in common with the others of its piece.  Never 0. */
+static uint32
+hash_common(const JobqJob *job)
+{
+	uint32		hash = murmurhash32(job_role(job));
+
+	for (int i = 0; i < (int) lengthof(common); i++)
+	{
+		struct varlena *value;
+
+		if (JOB_ISNULL(job, common[i]))
+			continue;
+		value = PG_DETOAST_DATUM_PACKED(JOB(job, common[i]));
+		hash = hash_combine(hash, hash_bytes((unsigned char *) VARDATA_ANY(value),
+											 VARSIZE_ANY_EXHDR(value)));
+	}
+	return hash == 0 ? 1 : hash;
+}
+
+static int
+compare_members(const void *a, const void *b)
+{
+	int64		first = ((const JobqMember *) a)->job;
+	int64		second = ((const JobqMember *) b)->job;
+
+	return first < second ? -1 : first > second ? 1 : 0;
+}
+
+/*
+ * Name the jobs of the piece in the slot, and start the timeout.  The lowest timeout of the
+ * jobs applies.
+ */
+static void
+name_jobs(RunContext *run, Piece *piece)
+{
+	JobqMember *members = run->slot->members->jobs;
+	int			timeout = 0;
+
+	piece->kind = jobq_job_kind(&piece->jobs[0]);
+	if (jobq_handler(piece->kind, &piece->handler) == NULL)
+		memset(&piece->handler, 0, sizeof(JobqHandler));
+	piece->nnamed = piece->n;
+	for (int i = 0; i < piece->n; i++)
+	{
+		const JobqJob *job = &piece->jobs[i];
+		int			most = jobq_job_timeout(&piece->handler, job);
+
+		if (most > 0 && (timeout == 0 || most < timeout))
+			timeout = most;
+		members[i] = (JobqMember)
+		{
+			.job = job_id(job),.attempt = job_attempt(job)
+		};
+		collected[piece->list[i]].named = true;
+	}
+	qsort(members, piece->n, sizeof(JobqMember), compare_members);
+	piece->currents = palloc0(sizeof(JobqCurrent) * piece->n);
+	piece->currents[0].job = &piece->jobs[0];
+	report_job(piece->kind, job_id(&piece->jobs[0]));
+	claim(run, &piece->jobs[0], piece->kind, piece->now, timeout, piece->n);
+}
+
+/*
+ * Delete the rows of the jobs.  A job with a row that another transaction has taken leaves the
+ * piece.
+ */
+static void
+delete_rows(Relation rel, Piece *piece)
+{
+	int			n = 0;
+
+	for (int i = 0; i < piece->n; i++)
+	{
+		int			at = piece->list[i];
+
+		if (!jobq_job_delete(rel, &piece->jobs[i]))
+		{
+			collected[at].alone = true;
+			continue;
+		}
+		if (n < i)
+		{
+			piece->jobs[n] = piece->jobs[i];
+			piece->list[i] = piece->list[n];
+			piece->list[n] = at;
+		}
+		n++;
+	}
+	piece->n = n;
+}
+
+/* Call the handler for the jobs, whose rows are deleted, and commit.  Closes rel. */
+static void
+run_jobs(RunContext *run, Relation rel, Piece *piece)
+{
+	Oid			role = GetUserId();
+	int			n = piece->n;
+	Datum	   *results = palloc(sizeof(Datum) * n);
+	bool	   *none = palloc(sizeof(bool) * n);
+	JobqFunction function;
+	JobqQueue	queue;
+	int			nestlevel;
+
+	piece->attempts = palloc(sizeof(int) * n);
+	jobq_run_to(&run->slot->run, JOBQ_RUN_BEGUN);
+	for (int i = 0; i < n; i++)
+	{
+		JobqCurrent *current = &piece->currents[i];
+
+		current->job = &piece->jobs[i];
+		current->attempt = piece->attempts[i] = job_attempt(&piece->jobs[i]) + 1;
+		current->slot = run->slot;
+		current->memory = run->memory;
+		current->outer = i + 1 < n ? &piece->currents[i + 1] : NULL;
+		jobq_check_role(current);
+		jobq_tell_running(current->job, current->attempt, -1, true);
+	}
+	jobq_handler_resolve(piece->kind, &function);
+	if (!function.set)
+		elog(ERROR, "handler of kind \"%s\" takes a single job", piece->kind);
+
+	/* jobs enqueued by the handler are notified as their queue specifies */
+	jobq_tells_by_relay = false;
+	nestlevel = NewGUCNestLevel();
+	jobq_enter_context(&piece->jobs[0], GUC_ACTION_LOCAL);
+	for (int i = 0; i < n; i++)
+	{
+		jobq_current = &piece->currents[i];
+		jobq_within(JOBQ_WITHIN_STARTED, role);
+	}
+	jobq_current = piece->currents;
+	jobq_call_set(&function, piece->jobs, piece->attempts, n, results, none);
+
+	/* deferred triggers belong to the handler */
+	jobq_fire_deferred();
+	for (int i = 0; i < n; i++)
+	{
+		jobq_current = &piece->currents[i];
+		jobq_within(JOBQ_WITHIN_COMPLETED, role);
+	}
+	jobq_current = piece->currents;
+	allowance_check();
+	AtEOXact_GUC(false, nestlevel);
+	process_wait_for_locks();
+	jobq_tells_by_relay = true;
+
+	jobq_bill_divide(n);
+	record_ends(rel, piece, results, none);
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+		jobq_commit_quietly();
+	CommitTransactionCommand();
+
+	for (int i = 0; i < n; i++)
+		count_job(run->slot, job_id(&piece->jobs[i]), &run->slot->jobs_done);
+	if (piece->handler.recycled ||
+		(jobq_queue_by_id(job_queue_id(&piece->jobs[0]), &queue) != NULL &&
+		 queue.recycle == RECYCLE_EACH))
+		run->slot->retire = true;
+}
+
+/* Record the jobs as completed. */
+static void
+record_ends(Relation rel, Piece *piece, Datum *results, bool *none)
+{
+	TimestampTz *started_at = palloc(sizeof(TimestampTz) * piece->n);
+
+	for (int i = 0; i < piece->n; i++)
+	{
+		JobqJob    *job = &piece->jobs[i];
+
+		if (!none[i])
+			jobq_check_result(results[i]);
+		started_at[i] = piece->now;
+		JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(piece->attempts[i]));
+		jobq_log_keep(&piece->currents[i], job);
+	}
+	jobq_archive_many(piece->jobs, started_at, piece->n, results, none);
+}
+
+/*
+ * The jobs of the piece have failed together: abort the transaction.  No job is charged.  If
+ * the abort fails, the worker exits; see try_after_error() in run.c.
+ */
+static PieceEnd
+after_failure(RunContext *run, Piece *piece, bool last)
+{
+	ErrorData  *edata;
+	bool		again;
+
+	PG_TRY();
+	{
+		edata = abort_attempt(run, last, true, &again);
+	}
+	PG_CATCH();
+	{
+		jobq_current = NULL;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	run->next = JOBQ_RUN_POPPED;
+	if (!again && !was_cancelled(run->slot))
+		ereport(LOG,
+				(errmsg("%d jobs of kind \"%s\" have failed together, and run again in two halves",
+						piece->n, piece->kind),
+				 errdetail("The error was: %s (SQLSTATE %s)", edata->message,
+						   unpack_sql_state(edata->sqlerrcode))));
+	return again ? PIECE_AGAIN : PIECE_FAILED;
+}
+
+/*
+ * A try is over: the slot no longer names the jobs.  Carry out the requests of cancel() for
+ * jobs that may run again.  Each of these leaves the piece, which is then tried again.
+ */
+static PieceEnd
+leave_piece(RunContext *run, Piece *piece, PieceEnd end)
+{
+	const JobqMember *members = run->slot->members->jobs;
+	bool		stopped = false;
+	int			n = 0;
+
+	(void) unclaim(run);
+	for (int i = 0; i < piece->nnamed; i++)
+	{
+		collected[piece->list[i]].named = false;
+		if (i < piece->n && end == PIECE_OVER)
+			collected[piece->list[i]].over = true;
+	}
+	jobq_current = NULL;
+	jobq_injection_point("jobq-attempt-left");
+	clean_session(false);
+
+	for (int i = 0; i < piece->nnamed; i++)
+	{
+		Collected  *job = &collected[piece->list[i]];
+		int64		id = job->entry.key.id;
+		const JobqMember *member = NULL;
+
+		for (int k = 0; k < piece->nnamed && run->slot->run.stop == JOBQ_STOP_CANCEL; k++)
+			if (members[k].job == id)
+				member = &members[k];
+		if (member != NULL && member->stop && !job->over)
+		{
+			stopped = true;
+			run->ticket = jobq_owe_cancel(my_db, id);
+			job->over = cancel_given_back(run, id);
+			job->alone = true;
+		}
+		else if (i < piece->n)
+			piece->list[n++] = piece->list[i];
+	}
+	if (end != PIECE_OVER)
+		piece->n = n;
+	return stopped && end == PIECE_FAILED ? PIECE_AGAIN : end;
+}
+
+static void
+context_callback(void *arg)
+{
+	const Piece *piece = arg;
+
+	errcontext("running %d jobs of kind \"%s\", of which the first is " INT64_FORMAT,
+			   piece->n, piece->kind, job_id(&piece->jobs[0]));
+}

@@ -1,0 +1,110 @@
+/*-------------------------------------------------------------------------
+ *
+ * collect.c
+ *	  Jobs collected by a worker to run together, in one call of a set handler.
+ *
+ * A worker that has popped a job of such a kind pops further jobs of the lane.  A lane has jobs
+ * of a single kind, because the kind is part of the flow (src/store/flow.c).  The worker is
+ * responsible for the collected jobs until they are over: a job that has not begun when the
+ * worker exits goes back into the ready set.
+ *
+ * worker/runner/collect.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "runner/inner.h"
+
+#include "utils/memutils.h"
+
+/* Jobs popped while the lock of the database is held. */
+#define POP_TOGETHER	64
+
+Collected  *collected = NULL;
+int			ncollected = 0;
+
+static int	pop_more(const JobqPush *entry, int most);
+
+/*
+ * Return whether the job can run together with others.  A suspect runs alone, because its
+ * process may crash again.  So does a job of a group, because the group permits one job at a
+ * time, and a job whose unique key is free as soon as the job begins.
+ */
+bool
+may_join(const JobqJob *job)
+{
+	return DatumGetInt16(JOB(job, JOB_CRASHES)) == 0 && !job_suspect(job) &&
+		job_group(job) == 0 && !job_leased(job) &&
+		(JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
+		 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START);
+}
+
+/*
+ * Pop further jobs of the lane of this job, which the gate has admitted.  Returns false if
+ * there are none, or if the job runs alone.  Otherwise the job is the first of the collected
+ * jobs.  Takes db->lock exclusively.
+ */
+bool
+collect(const JobqPush *entry, const JobqJob *job)
+{
+	JobqHandler buffer;
+	const JobqHandler *handler;
+
+	Assert(ncollected == 0);
+	if (entry->quarantine || entry->charged > 0 ||
+		jobq_permits_any(&entry->permits) || !may_join(job))
+		return false;
+	handler = jobq_handler(jobq_job_kind(job), &buffer);
+	if (handler == NULL || handler->chunk <= 1)
+		return false;
+	if (collected == NULL)
+		collected = MemoryContextAlloc(TopMemoryContext, sizeof(Collected) * JOBQ_MAX_CHUNK);
+	memset(&collected[0], 0, sizeof(Collected));
+	collected[0].entry = *entry;
+	ncollected = 1;
+	if (pop_more(entry, handler->chunk) == 1)
+		ncollected = 0;
+	return ncollected > 0;
+}
+
+/*
+ * Pop more jobs until "most" are collected, or until the lane has none.  Returns their number.
+ */
+static int
+pop_more(const JobqPush *entry, int most)
+{
+	JobqPush	popped[POP_TOGETHER];
+	int			n;
+	int			room;
+
+	do
+	{
+		JobqWakeList wake = {0};
+
+		room = Min(most - ncollected, POP_TOGETHER);
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		n = jobq_ready_pop_more(my_db, jobq_my_slot, entry, popped, room, &wake);
+		jobq_unlock(my_db, &wake);
+		for (int i = 0; i < n; i++)
+		{
+			memset(&collected[ncollected], 0, sizeof(Collected));
+			collected[ncollected++].entry = popped[i];
+		}
+	} while (n == room && ncollected < most);
+	return ncollected;
+}
+
+/*
+ * Push the entries of collected jobs that are not over, because the worker does not run them.
+ * The scheduler hands over those that the slot of a dead worker names.
+ */
+void
+collect_return(JobqWakeList *wake)
+{
+	bool		open = jobq_run_open(&jobq_my_slot->run);
+
+	AssertExclusive(my_db->lock);
+	for (int i = 0; i < ncollected; i++)
+		if (!collected[i].over && !(collected[i].named && open))
+			jobq_ready_push(my_db, &collected[i].entry, collected[i].entry.key.run_at, wake);
+	ncollected = 0;
+}
