@@ -298,7 +298,9 @@ const several = () => databases.items.length > 1;
 
 // The choice of a database opens the same list there; a job or a batch is another one there.
 function drawDatabases(select) {
-	show(select, databases.items.map((d) => h('option', { value: d.path, selected: d.name === databases.current }, d.connected ? d.name : `${d.name} (not connected)`)));
+	// not show(): an option that is moved changes the choice
+	select.replaceChildren(...databases.items.map((d) => h('option', { value: d.path }, d.connected ? d.name : `${d.name} (not connected)`)));
+	select.value = databases.items.find((d) => d.name === databases.current)?.path ?? '';
 	select.onchange = () => location.assign(`${databases.root}${select.value}#/${menu.some(([to]) => to === route().name) ? route().name : 'overview'}`);
 }
 
