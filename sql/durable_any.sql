@@ -12,7 +12,7 @@ DECLARE
 	answer jsonb;
 	answers jsonb := '[]';
 BEGIN
-	CALL jobq.ask('job', 'post', payload, answer, options => '{"queue": "outside"}', wait => false);
+	CALL jobq.ask('job', 'post', payload, answer, options => '{"queue": "outside"}', await => false);
 	CALL jobq.await_any('{job,approved,declined}', first, answer);
 	answers := answers || answer;
 	CALL jobq.await_any('{approved,job}', second, answer, timeout => '1 hour', step => 'second');

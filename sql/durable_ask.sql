@@ -88,12 +88,12 @@ DECLARE
 	answer jsonb;
 	what text;
 BEGIN
-	CALL jobq.ask('early', 'breaks', '1', answer, wait => false);
+	CALL jobq.ask('early', 'breaks', '1', answer, await => false);
 	CALL test.note('started', coalesce(answer::text, 'no answer'));
 	CALL jobq.ask('mixed', 'post', payloads => '{1,2}', options => '{"queue": "outside"}',
 		answer => answer, on_error => 'return');
 	CALL test.note('mixed answers', answer::text);
-	CALL jobq.ask('early', 'breaks', '1', answer, on_error => 'return', wait => false);
+	CALL jobq.ask('early', 'breaks', '1', answer, on_error => 'return', await => false);
 	CALL test.note('an error', ((answer -> 'error') - 'job')::text);
 	BEGIN
 		CALL jobq.ask('early', 'breaks', '1', answer);
@@ -102,7 +102,7 @@ BEGIN
 		what := sqlerrm;
 	END;
 	CALL test.note('in a block', what);
-	CALL jobq.ask('caught', 'breaks', '2', answer, wait => false);
+	CALL jobq.ask('caught', 'breaks', '2', answer, await => false);
 	CALL jobq.await_signal('go', answer);
 	BEGIN
 		CALL jobq.ask('caught', 'breaks', '2', answer);

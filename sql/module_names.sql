@@ -67,7 +67,7 @@ ORDER BY 1, 2;
 
 -- functions: a verb, alone for jobs, otherwise followed by what it acts on; no verb has a synonym
 SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace
-	AND split_part(p.proname, '_', 1) <> ALL ('{ack,add,adopt,alter,assert,await,call,cancel,create,delete,drop,dry,edit,enqueue,explain,extend,grant,log,nack,notify,perform,prune,pause,reassign,
+	AND split_part(p.proname, '_', 1) <> ALL ('{ack,add,adopt,alter,ask,assert,await,call,cancel,create,delete,drop,dry,edit,enqueue,explain,extend,grant,log,nack,notify,perform,prune,pause,reassign,
 		register,reject,release,rerun,reserve,reset,restart,resume,retry,revoke,run,save,saved,schedule,set,signal,sleep,snooze,start,step,test,unregister,unschedule,wait,work}'::text[])
 ORDER BY 1;
 SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace

@@ -95,7 +95,7 @@ timeout: the longest wait, from the first call; null: no limit
 step: the name of the step, unique in the job; null: the name of the signal';
 
 CREATE PROCEDURE jobq.ask(step text, kind text, payload jsonb DEFAULT '{}', INOUT answer jsonb DEFAULT NULL,
-	payloads jsonb[] DEFAULT NULL, options jsonb DEFAULT '{}', on_error text DEFAULT 'raise', wait boolean DEFAULT true)
+	payloads jsonb[] DEFAULT NULL, options jsonb DEFAULT '{}', on_error text DEFAULT 'raise', await boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'jobq_ask' LANGUAGE C;
 COMMENT ON PROCEDURE jobq.ask IS 'enqueue a job, commit, and let the current procedure wait for the end of the job without a worker; the procedure then goes on with the result
 step: the name of the step, unique in the job
@@ -105,7 +105,7 @@ answer: the result of the job; with payloads, the array of the results
 payloads: enqueue a job for each of these, instead of a single job
 options: as in enqueue(), for example {"queue": "http"}, without unique keys and uuid
 on_error: raise an error if a job is dead, cancelled or expired; or return {"error": {...}} instead of its result
-wait: false: only enqueue, or return the answer if the jobs have ended; do not raise their errors';
+await: false: only enqueue, or return the answer if the jobs have ended; do not raise their errors';
 
 CREATE PROCEDURE jobq.await_any(names text[], INOUT name text DEFAULT NULL, INOUT payload jsonb DEFAULT NULL,
 	timeout interval DEFAULT NULL, step text DEFAULT NULL)

@@ -287,7 +287,7 @@ CREATE PROCEDURE asks(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $
 DECLARE
 	answer jsonb;
 BEGIN
-	CALL jobq.ask('other', 'other', '1', answer, options => '{"queue": "outside"}', wait => false);
+	CALL jobq.ask('other', 'other', '1', answer, options => '{"queue": "outside"}', await => false);
 	CALL jobq.ask('other', 'other', '1', answer);
 	INSERT INTO received VALUES (job.id, answer);
 END $$;
