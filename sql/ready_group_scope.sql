@@ -149,8 +149,6 @@ SELECT jobq.resume('shared1'), jobq.resume('shared2'), jobq.resume('apart');
 -- options for groups of a queue conflict with the scope "database"
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_max_running => 2)$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_on_failure => 'continue')$$);
-SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', rate => '5 per second by group')$$);
-SELECT * FROM test.error($$SELECT jobq.create_queue('bad', throttle => '3 failures in 1 minute by group', group_scope => 'database')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_scope => 'cluster')$$);
 -- the scope cannot change while jobs are in groups
 SELECT test.shared_step('stays', 1, 'shared3') AS stays \gset

@@ -21,8 +21,8 @@ SELECT jobq.create_queue('bad', rate => '10 per 1 year');
 SELECT count(*) FROM jobq.queues WHERE name = 'bad';
 -- periods accept any interval syntax
 SELECT o, (test.error(format('SELECT jobq.create_queue(%L, %s)', 'good ' || n, o))).message FROM unnest(ARRAY[
-	'rate => ''1 per hour''', 'rate => ''100 per 1min burst 10''', 'rate => ''10 per 1 hour 30 minutes by group''', 'rate => ''10 per 00:00:05.5 burst 20 by group''',
-	'throttle => ''3 failures in 1 day 2 hours''', 'throttle => ''1 failure in PT90S by group''']) WITH ORDINALITY u (o, n) ORDER BY n;
+	'rate => ''1 per hour''', 'rate => ''100 per 1min burst 10''', 'rate => ''10 per 1 hour 30 minutes''', 'rate => ''10 per 00:00:05.5 burst 20''',
+	'throttle => ''3 failures in 1 day 2 hours''', 'throttle => ''1 failure in PT90S''']) WITH ORDINALITY u (o, n) ORDER BY n;
 SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name LIKE 'good %';
 SELECT o, (test.error(format('SELECT jobq.enqueue(''echo'', group_key => %L)', o))).* FROM unnest(ARRAY['', repeat('x', 501)]) o;
 
@@ -165,7 +165,7 @@ TRUNCATE test.trace;
 SELECT jobq.test_clock('0') \g /dev/null
 
 -- a rate by group: each group has its own bucket; retries take tokens, too
-SELECT jobq.create_queue('keyed', rate => '1 per hour by group');
+SELECT jobq.create_limiter('rate of group', rate => '1 per hour', by => 'group'), jobq.create_queue('keyed', limiters => '{rate of group}');
 SELECT count(jobq.enqueue('note', to_jsonb(g || i), queue => 'keyed', group_key => g)) FROM unnest('{a,b}'::text[]) g, generate_series(1, 3) i;
 SELECT test.until('test.noted() = 2');
 CALL test.settle();
@@ -210,7 +210,7 @@ SELECT state, attempt FROM jobq.wait(:id);
 SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'dead';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 -- throttle of a queue by group: one key pauses, the other continues
-SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
+SELECT jobq.create_limiter('rest of group', throttle => '2 failures in 1 hour', by => 'group'), jobq.alter_queue('keyed', limiters => '{rest of group}');
 CALL test.settle();
 SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'x', max_attempts => 3) AS x,
 	jobq.enqueue('note', '"y"', queue => 'keyed', group_key => 'y') AS y \gset
@@ -218,10 +218,10 @@ SELECT state FROM jobq.wait(:y);
 SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :x));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:x);
-SELECT group_key, waits_for = :x AS waits, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'group';
+SELECT l.group_key, l.waits_for = :x AS waits, k.rest_until > jobq_internal.clock() AS rests FROM jobq.limits l LEFT JOIN jobq.limits k ON k.limiter = 'rest of group' AND k.key = l.group_key WHERE l.type = 'group';
 SELECT jobq.test_clock('70 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:x);
-SELECT jobq.alter_queue('keyed', throttle => 'none');
+SELECT jobq.alter_queue('keyed', limiters => '{}'), jobq.drop_limiter('rest of group'), jobq.drop_limiter('rate of group');
 SELECT jobq.test_clock('0') \g /dev/null
 
 -- each of many failures in one transaction counts, whatever the group, except rolled back failures

@@ -41,8 +41,7 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.key_slot(int, text) IS 'counters of a limiter''s key, for the view';
 
 CREATE FUNCTION jobq_internal.group_slots(
-	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT waits_until timestamptz, OUT parked int, OUT more boolean,
-	OUT tokens float8, OUT rest_until timestamptz)
+	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT waits_until timestamptz, OUT parked int, OUT more boolean)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_group_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.group_slots() IS 'groups under way, for the view';

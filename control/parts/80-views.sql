@@ -228,7 +228,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT 'group', CASE WHEN s.group_id & 1 = 0 THEN q.name END, NULL, NULL, NULL,
 		CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END,
 		s.running, NULL, NULL, CASE WHEN s.group_id & 1 = 0 THEN nullif(q.group_max_running, 0) ELSE 1 END,
-		CASE WHEN q.rate ILIKE '%by group' THEN q.rate END, round(s.tokens::numeric, 3), CASE WHEN q.throttle ILIKE '%by group' THEN q.throttle END, NULL, s.rest_until, NULL, NULL, NULL,
+		NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 		(SELECT w.id FROM jobq_internal.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)), s.waits_until, s.parked, s.more
 	FROM jobq_internal.group_slots() s
 	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq_internal.job j

@@ -143,14 +143,12 @@ jobq_job_dies(Relation rel, JobqJob *job, const JobqError *error)
 }
 
 /*
- * Register the failure for the job's limiters and group, which count it after the commit.
+ * Register the failure for the job's limiters, which count it after the commit.
  */
 static void
 note_failure(const JobqJob *job)
 {
-	JobqPush	failed = {
-		.queue_id = job_queue_id(job),.role = job_role(job),.group = job_group(job)
-	};
+	JobqPush	failed = {.queue_id = job_queue_id(job)};
 
 	jobq_job_needs(job, failed.needs);
 	for (int s = 0; s < JOBQ_NLIMITS; s++)

@@ -73,15 +73,6 @@ check_kind(text *kind)
 }
 
 static void
-not_by_group(const char *option)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("%s of a kind cannot be by group", option),
-			 errhint("Groups belong to queues: set it with jobq.alter_queue().")));
-}
-
-static void
 check_recycle(const char *word)
 {
 	static const char words[] = "never, each";
@@ -266,8 +257,6 @@ jobq_register(PG_FUNCTION_ARGS)
 
 		jobq_rate_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RATE - 1)),
 						&rate);
-		if (rate.by_group)
-			not_by_group("rate");
 	}
 	if (!PG_ARGISNULL(HANDLER_THROTTLE - 1))
 	{
@@ -275,8 +264,6 @@ jobq_register(PG_FUNCTION_ARGS)
 
 		jobq_throttle_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_THROTTLE - 1)),
 							&throttle);
-		if (throttle.by_group)
-			not_by_group("throttle");
 	}
 	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
 	{

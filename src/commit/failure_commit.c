@@ -3,7 +3,7 @@
  * failure_commit.c
  *	  Failed attempts: at commit, they are counted by the limits of their jobs.
  *
- * A consumer may return many jobs at once, each of another group.  A throttle counts all of
+ * A consumer may return many jobs at once, each with another key.  A throttle counts all of
  * these attempts.
  *
  * src/commit/failure_commit.c
@@ -22,8 +22,7 @@
 typedef struct PendingFailure
 {
 	SubTransactionId subid;
-	JobqPush	job;			/* queue, needs, role and group of the first
-								 * job */
+	JobqPush	job;			/* queue and needs of the first job */
 	int			n;
 } PendingFailure;
 
@@ -35,8 +34,8 @@ static int	nfailures = 0;
 static int	max_failures = 0;
 
 /*
- * At commit, count a failed attempt of a job with this job's queue, needs, role and group
- * against its limits.  Takes no lock.  ERROR if out of memory.
+ * At commit, count a failed attempt of a job with this job's queue and needs against its
+ * limits.  Takes no lock.  ERROR if out of memory.
  */
 void
 jobq_at_commit_failed(const JobqPush *job)
@@ -45,8 +44,7 @@ jobq_at_commit_failed(const JobqPush *job)
 
 	for (int i = nfailures - 1; i >= Max(0, nfailures - LAST_FAILURES); i--)
 		if (failures[i].subid == subid && failures[i].job.queue_id == job->queue_id &&
-			memcmp(failures[i].job.needs, job->needs, sizeof(job->needs)) == 0 &&
-			failures[i].job.group == job->group)
+			memcmp(failures[i].job.needs, job->needs, sizeof(job->needs)) == 0)
 		{
 			failures[i].n++;
 			return;

@@ -18,12 +18,11 @@
 #include "operate/inner.h"
 
 /*
- * Report a limiter or group during a rest after failures, or whose rate allows no start now.
- * by_group: the rate belongs to the queue.
+ * Report a limiter during a rest after failures, or whose rate allows no start now.
  */
 static void
-pace(Explain *e, const char *what, bool by_group, TimestampTz rest_until,
-	 bool may_start, TimestampTz due)
+pace(Explain *e, const char *what, TimestampTz rest_until, bool may_start,
+	 TimestampTz due)
 {
 	if (rest_until != 0)
 		explain_add(e, "throttle",
@@ -34,7 +33,7 @@ pace(Explain *e, const char *what, bool by_group, TimestampTz rest_until,
 		explain_add(e, "rate",
 					psprintf("by the rate of %s, the next job may start at %s", what,
 							 explain_time(due)),
-					by_group ? "raise the rate of its queue" : "raise its rate");
+					"raise its rate");
 }
 
 /*
@@ -179,12 +178,11 @@ one_limit(Explain *e, JobqDatabase *db, const char *name, const JobqNeed *need,
 		key_limits(e, db, need, name);
 	if (need->limiter != 0)
 		when_taken(e, db, name, need->limiter, need->key);
-	pace(e, name, false, found->rest_until, found->may_start, found->due);
+	pace(e, name, found->rest_until, found->may_start, found->due);
 }
 
 /*
- * Report the limits of the job's queue, kind and named limiters, and the rate and throttle of
- * its group.  Takes db->lock exclusively, because token buckets are refilled.
+ * Report the limits of the job's queue, kind and named limiters.  Takes db->lock exclusively, because token buckets are refilled.
  */
 void
 explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
@@ -194,9 +192,6 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	uint32		limiters[JOBQ_NLIMITS];
 	uint16		index[JOBQ_NLIMITS];
 	Found		found[JOBQ_NLIMITS] = {0};
-	TimestampTz group_rest = 0;
-	bool		group_free = true;
-	TimestampTz group_due = DT_NOEND;
 	TimestampTz now = jobq_now();
 	const char *kind = jobq_job_kind(job);
 	const JobqLane *lane;
@@ -218,27 +213,12 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 		found[s].in_memory = index[s] != JOBQ_NO_LIMITER;
 		if (!found[s].in_memory)
 			continue;
-		if (!limiter->rate.by_group && !limiter->keyed)
-			found[s].may_start = jobq_pace_free(limiter, &limiter->pace, now, &found[s].due);
 		if (!limiter->keyed)
-			(void) jobq_pace_failures(limiter, &limiter->pace, now, &found[s].rest_until);
-		found[s].limiter = *limiter;
-	}
-	if (job_group(job) != 0)
-	{
-		JobqGroup  *group = jobq_group_find(db, job_group(job));
-
-		if (group != NULL && group->limiter != JOBQ_NO_LIMITER)
 		{
-			JobqLimiter policy = db->limits->limiters[group->limiter];
-
-			if (!policy.rate.by_group)
-				policy.rate.per_us = 0;
-			if (!policy.throttle.by_group)
-				policy.throttle.failures = 0;
-			group_free = jobq_pace_free(&policy, &group->pace, now, &group_due);
-			(void) jobq_pace_failures(&policy, &group->pace, now, &group_rest);
+			found[s].may_start = jobq_pace_free(limiter, &limiter->pace, now, &found[s].due);
+			(void) jobq_pace_failures(limiter, &limiter->pace, now, &found[s].rest_until);
 		}
+		found[s].limiter = *limiter;
 	}
 	lane = jobq_lane_find(db, job_queue_id(job), job_priority(job), job_run_as(job),
 						  job_flow(job), DatumGetInt16(JOB(job, JOB_CRASHES)) > 0, false);
@@ -270,5 +250,4 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 						"remove unused limits, or raise \"jobq.ready_entries\", and restart the server");
 	}
 	left_limiters(e, job, of_lane, limiters);
-	pace(e, "its group", true, group_rest, group_free, group_due);
 }

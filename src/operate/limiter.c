@@ -97,12 +97,6 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 			jobq_rate_parse(word, &rate);
 		else
 			jobq_throttle_parse(word, &throttle);
-		if (rate.by_group || throttle.by_group)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s of a limiter cannot be by group: \"%s\"",
-							i == ARG_RATE ? "rate" : "throttle", word),
-					 errhint("Only a queue has groups.")));
 	}
 	for (int i = ARG_MAX_RUNNING; i < NLIMITS; i++)
 		if (taken_away[i])

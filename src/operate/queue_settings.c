@@ -245,13 +245,12 @@ check_together(Datum name)
 						TextDatumGetCString(name)),
 				 errhint("Give tenant => 'setting NAME', 'header NAME', 'schema', or 'role'.")));
 	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1 AND group_scope = 'database'"
-				   " AND (group_max_running <> 1 OR group_on_failure = 'continue'"
-				   " OR rate ILIKE '%group%' OR throttle ILIKE '%group%')",
+				   " AND (group_max_running <> 1 OR group_on_failure = 'continue')",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a queue cannot have a policy of its own for groups of the whole database"),
-				 errhint("With group_scope => 'database', group_max_running is 1, group_on_failure is not 'continue', and neither rate nor throttle is by group.")));
+				 errhint("With group_scope => 'database', group_max_running is 1, and group_on_failure is not 'continue'.")));
 }
 
 /*

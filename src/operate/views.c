@@ -10,8 +10,6 @@
  */
 #include "base/base.h"
 
-#include <math.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -337,10 +335,8 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		JobqLimiter *limiter = &limiters[i];
-		bool		paced = limiter->rate.per_us > 0 && !limiter->keyed &&
-			!limiter->rate.by_group;
-		bool		throttled = limiter->throttle.failures > 0 && !limiter->keyed &&
-			!limiter->throttle.by_group;
+		bool		paced = limiter->rate.per_us > 0 && !limiter->keyed;
+		bool		throttled = limiter->throttle.failures > 0 && !limiter->keyed;
 		TimestampTz due = DT_NOEND;
 		TimestampTz rest_until;
 		Datum		values[NATTS];
@@ -451,14 +447,12 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		GROUP_ID_, RUNNING, WAITS_FOR, WAITS_UNTIL, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
+		GROUP_ID_, RUNNING, WAITS_FOR, WAITS_UNTIL, PARKED, MORE, NATTS
 	};
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
 	JobqGroup  *groups;
-	double	   *tokens;
-	TimestampTz *rest;
 	TimestampTz *until;
 	Relation	rel;
 	int			n = 0;
@@ -468,25 +462,15 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqGroup) * jobq_max_groups);
-	tokens = palloc(sizeof(double) * jobq_max_groups);
-	rest = palloc(sizeof(TimestampTz) * jobq_max_groups);
 	until = palloc(sizeof(TimestampTz) * jobq_max_groups);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_groups_forget(db, now);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &db->groups->groups[i];
-		JobqLimiter *policy = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
-			? NULL : &db->limits->limiters[group->limiter];
-		TimestampTz due = DT_NOEND;
 
 		if (group->id == 0)
 			continue;
-		tokens[n] = policy != NULL && policy->rate.by_group && policy->rate.per_us > 0
-			? jobq_pace_tokens(policy, &group->pace, now, &due) : NAN;
-		rest[n] = 0;
-		if (policy != NULL && policy->throttle.by_group)
-			(void) jobq_pace_failures(policy, &group->pace, now, &rest[n]);
 		until[n] = group->owner == 0 ? DT_NOEND : jobq_group_waits_until(db, group);
 		groups[n++] = *group;
 	}
@@ -510,10 +494,6 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		nulls[WAITS_UNTIL] = until[i] == DT_NOEND;
 		values[PARKED] = Int32GetDatum(group->nparked);
 		values[MORE] = BoolGetDatum(group->spilled);
-		values[TOKENS] = Float8GetDatum(tokens[i]);
-		nulls[TOKENS] = isnan(tokens[i]);
-		values[REST_UNTIL] = TimestampTzGetDatum(rest[i]);
-		nulls[REST_UNTIL] = rest[i] == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);

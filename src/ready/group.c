@@ -24,8 +24,7 @@ static void group_advance(JobqDatabase *db, JobqGroup *group,
 						  TimestampTz now, JobqWakeList *wake);
 static JobqGroup *group_for(JobqDatabase *db, int64 id, uint16 limiter,
 							Oid role, TimestampTz now);
-static bool may_start(JobqDatabase *db, JobqGroup *group, int64 id,
-					  TimestampTz now, TimestampTz *due);
+static bool may_start(JobqDatabase *db, const JobqGroup *group, int64 id);
 static void unpark(JobqDatabase *db, JobqGroup *group, int64 job_id,
 				   bool again);
 
@@ -36,8 +35,6 @@ static void unpark(JobqDatabase *db, JobqGroup *group, int64 job_id,
 void
 groups_unpark(JobqDatabase *db)
 {
-	TimestampTz now = jobq_now();
-
 	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
@@ -50,7 +47,7 @@ groups_unpark(JobqDatabase *db)
 		group->called = 0;
 		group->spilled = group->refill = false;
 		group_set_timer(db, group, DT_NOEND);
-		group_forget_if_idle(db, group, now);
+		group_forget_if_idle(db, group);
 	}
 	db->groups->full = false;
 	db->groups->refill = false;
@@ -58,22 +55,18 @@ groups_unpark(JobqDatabase *db)
 }
 
 /*
- * May this job of the group start now, if no other job comes before?  If only time is
- * missing, lower *due to the time of the next check.
+ * May this job of the group start now, if no other job comes before?
  */
 static bool
-may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
-		  TimestampTz *due)
+may_start(JobqDatabase *db, const JobqGroup *group, int64 id)
 {
 	JobqLimiter *policy = group_policy(db, group);
 
 	AssertExclusive(db->lock);
 	if (group->owner != 0 ? group->owner != id : group->others != JOBQ_OTHERS_NONE)
 		return false;
-	if (policy->group_max_running > 0 &&
-		group->running >= policy->group_max_running)
-		return false;
-	return group_pace_free(db, group, now, due);
+	return policy->group_max_running <= 0 ||
+		group->running < policy->group_max_running;
 }
 
 /*
@@ -111,7 +104,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			 group_is_next(db, group, db->ready->entries[*link].key.id,
 						   group_entry_priority(db, *link),
 						   db->ready->entries[*link].key) &&
-			 may_start(db, group, db->ready->entries[*link].key.id, now, &due) &&
+			 may_start(db, group, db->ready->entries[*link].key.id) &&
 			 !group_call(db, group, link, now, wake));
 
 	/* combine timeouts within a short time */
@@ -134,17 +127,13 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 		db->groups->refill = true;
 		wake->scheduler = true;
 	}
-	group_forget_if_idle(db, group, now);
+	group_forget_if_idle(db, group);
 }
 
 static uint32
 take_in(JobqDatabase *db, JobqGroup *group, int64 id, int32 queue_id)
 {
-	JobqLimiter *policy = group_policy(db, group);
-
 	AssertExclusive(db->lock);
-	if (policy->rate.by_group && policy->rate.per_us > 0)
-		jobq_pace_spend(policy, &group->pace, 1, jobq_now());
 	jobq_group_take(group, id, queue_id);
 	return group - db->groups->groups;
 }
@@ -176,7 +165,6 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	JobqEntry  *entry = &db->ready->entries[index];
 	JobqGroup  *group = group_for(db, entry->group, lane->limiters[JOBQ_OF_QUEUE],
 								  lane->role, now);
-	TimestampTz due = DT_NOEND;
 
 	AssertExclusive(db->lock);
 	if (group == NULL)
@@ -189,7 +177,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	if (group->called == entry->key.id)
 		group->called = 0;
 	if (!group_is_next(db, group, entry->key.id, lane->priority, entry->key) ||
-		!may_start(db, group, entry->key.id, now, &due))
+		!may_start(db, group, entry->key.id))
 	{
 		group_park(db, group, index);
 		group_advance(db, group, now, wake);
@@ -211,7 +199,6 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 			TimestampTz now, uint32 *place)
 {
 	JobqGroup  *group = group_for(db, job->group, limiter, job->role, now);
-	TimestampTz due = DT_NOEND;
 
 	AssertExclusive(db->lock);
 	if (group == NULL)
@@ -219,9 +206,9 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 	group_set_policy(db, group, limiter);
 	group_lose_patience(db, group, now);
 	if (!group_is_next(db, group, job->key.id, job->priority, job->key) ||
-		!may_start(db, group, job->key.id, now, &due))
+		!may_start(db, group, job->key.id))
 	{
-		group_forget_if_idle(db, group, now);
+		group_forget_if_idle(db, group);
 		return false;
 	}
 	if (group->called == job->key.id)
@@ -364,8 +351,6 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	AssertExclusive(db->lock);
 	Assert(group->id != 0 && group->running > 0);
 	group->running--;
-	if (unused && policy->rate.by_group && policy->rate.per_us > 0)
-		jobq_pace_spend(policy, &group->pace, -1, now);
 
 	/*
 	 * An owner remains the owner until it has run: the popped entry may be

@@ -279,51 +279,18 @@ jobq_group_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * Return the policy with the rate and the throttle by group only.
- */
-static JobqLimiter
-group_pacing(JobqDatabase *db, const JobqGroup *group)
-{
-	JobqLimiter policy = *group_policy(db, group);
-
-	if (!policy.rate.by_group)
-		policy.rate.per_us = 0;
-	if (!policy.throttle.by_group)
-		policy.throttle.failures = 0;
-	return policy;
-}
-
-/*
- * May a job of the group start, according to the group's own rate and throttle?  If only time
- * is missing, lower *due to the time of the next check.
- */
-bool
-group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
-				TimestampTz *due)
-{
-	JobqLimiter policy = group_pacing(db, group);
-
-	AssertExclusive(db->lock);
-	return jobq_pace_free(&policy, &group->pace, now, due);
-}
-
-/*
  * Free the slot of the group if there is no state to remember.
  */
 void
-group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
+group_forget_if_idle(JobqDatabase *db, JobqGroup *group)
 {
 	uint32		index = group - db->groups->groups;
-	JobqLimiter policy;
 
 	AssertExclusive(db->lock);
 	Assert(group->id == 0 || (group->nparked == 0) == (group->head == JOBQ_NONE));
 	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
 		group->others != JOBQ_OTHERS_NONE || group->called != 0 ||
 		group->nparked > 0 || group->spilled)
-		return;
-	policy = group_pacing(db, group);
-	if (!pace_is_fresh(&policy, &group->pace, now))
 		return;
 	group_chain_remove(&db->groups->bucket[bucket_of(group->id)], db->groups->groups, index);
 	group_set_timer(db, group, DT_NOEND);
@@ -344,7 +311,7 @@ jobq_groups_forget(JobqDatabase *db, TimestampTz now)
 	{
 		if (db->groups->groups[i].id != 0)
 			group_lose_patience(db, &db->groups->groups[i], now);
-		group_forget_if_idle(db, &db->groups->groups[i], now);
+		group_forget_if_idle(db, &db->groups->groups[i]);
 	}
 }
 

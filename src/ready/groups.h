@@ -90,7 +90,6 @@ typedef struct JobqGroup
 	int32		cursor_priority;
 	TimestampTz cursor_run_at;
 	int64		cursor_id;
-	JobqPace	pace;
 } JobqGroup;
 
 /*

@@ -138,10 +138,7 @@ extern void group_set_timer(JobqDatabase *db, JobqGroup *group,
 extern JobqGroup *group_due(JobqDatabase *db, TimestampTz now);
 extern void groups_expect(JobqDatabase *db);
 extern void groups_want_room(JobqDatabase *db, TimestampTz now);
-extern bool group_pace_free(JobqDatabase *db, JobqGroup *group,
-							TimestampTz now, TimestampTz *due);
-extern void group_forget_if_idle(JobqDatabase *db, JobqGroup *group,
-								 TimestampTz now);
+extern void group_forget_if_idle(JobqDatabase *db, JobqGroup *group);
 
 /* src/ready/lease.c */
 extern void lease_free(JobqDatabase *db, JobqLease *lease);

@@ -171,13 +171,6 @@ limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 		return true;
 	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
 		return false;
-	if (limiter->rate.by_group)
-	{
-		JobqLimiter unpaced = *limiter;
-
-		unpaced.rate.per_us = 0;
-		return jobq_pace_free(&unpaced, &limiter->pace, now, due);
-	}
 	return jobq_pace_free(limiter, &limiter->pace, now, due);
 }
 
@@ -204,7 +197,7 @@ limiters_room(JobqDatabase *db, const uint16 *limiters, TimestampTz now, Timesta
 			continue;
 		if (limiter->max_running > 0)
 			room = Min(room, limiter->max_running - limiter->running);
-		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+		if (limiter->rate.per_us > 0)
 			room = Min(room, Max((int) jobq_pace_tokens(limiter, &limiter->pace, now, due), 1));
 	}
 	return room;

@@ -14,7 +14,6 @@ typedef struct JobqRate
 {
 	double		per_us;			/* tokens per microsecond; 0: no rate */
 	double		burst;			/* capacity of the bucket */
-	bool		by_group;		/* a separate bucket for each group */
 } JobqRate;
 
 /* Pause the starts of jobs after this number of failed attempts. */
@@ -22,7 +21,6 @@ typedef struct JobqThrottle
 {
 	int			failures;		/* 0: no throttle */
 	int64		window;			/* microseconds */
-	bool		by_group;
 } JobqThrottle;
 
 /*

@@ -69,7 +69,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
 			jobq_limiter_filled(db, lane->limiters[s]);
 			limiter->dearest = Max(limiter->dearest, cost > 1 ? cost : 0);
-			if (!limiter->keyed && !limiter->rate.by_group)
+			if (!limiter->keyed)
 				jobq_pace_spend(limiter, &limiter->pace, cost, now);
 		}
 
@@ -166,7 +166,7 @@ give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 	AssertExclusive(db->lock);
 	Assert(limiter->running > 0);
 	limiter->running--;
-	if (unused && !limiter->keyed && !limiter->rate.by_group)
+	if (unused && !limiter->keyed)
 		jobq_pace_spend(limiter, &limiter->pace, -cost, now);
 	if (was_full || unused || limiter->kept_until > now)
 		place_freed(db, index, now, wake);
@@ -262,8 +262,7 @@ jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeLis
 }
 
 /*
- * Count failed attempts of jobs with this job's queue, needs, role and group for the
- * throttles.
+ * Count failed attempts of jobs with this job's queue and needs for the throttles.
  */
 void
 jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures, TimestampTz now)
@@ -287,16 +286,8 @@ jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures, Timestam
 				(void) entry_evict(db, NULL, true); /* for a tally */
 			keyed_failed(db, limiters[s], job->needs[s].key, failures, now);
 		}
-		else if (!limiter->throttle.by_group)
+		else
 			jobq_pace_failed(limiter, &limiter->pace, failures, now);
-		else if (job->group != 0 && !jobq_group_shared(job->group))
-		{
-			JobqGroup  *g = jobq_group_make(db, job->group, limiters[JOBQ_OF_QUEUE],
-											job->role, now);
-
-			if (g != NULL)
-				jobq_pace_failed(limiter, &g->pace, failures, now);
-		}
 	}
 }
 

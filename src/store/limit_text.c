@@ -3,8 +3,8 @@
  * limit_text.c
  *	  Text form of limits.
  *
- *	rate		100 per minute [burst 20] [by group]
- *	throttle	10 failures in 5 minutes [by group]
+ *	rate		100 per minute [burst 20]
+ *	throttle	10 failures in 5 minutes
  *	when_taken	wait | release 5 min | skip | replace
  *
  * A window is a value of the type interval (duration.c), or a unit alone, as in the example of
@@ -105,12 +105,6 @@ jobq_rate_parse(const char *text, JobqRate *rate)
 		goto bad;
 	if (take_word(&at, "burst") && !take_count(&at, &burst))
 		goto bad;
-	if (take_word(&at, "by"))
-	{
-		if (!take_word(&at, "group"))
-			goto bad;
-		rate->by_group = true;
-	}
 	if (*at != '\0')
 		goto bad;
 	rate->per_us = (double) count / us;
@@ -123,7 +117,9 @@ bad:
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid rate \"%s\"", text),
 			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 errhint("Write '100 per minute', '10 per 5 seconds burst 20', or '5 per second by group'.")));
+			 take_word(&at, "by")
+			 ? errhint("For a rate of each group, tenant or key, use jobq.create_limiter(..., by => 'group').")
+			 : errhint("Write '100 per minute', or '10 per 5 seconds burst 20'.")));
 }
 
 /* Parse a throttle.  ERROR if it is malformed. */
@@ -146,12 +142,6 @@ jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 		problem = psprintf("more than %d failures cannot be counted", JOBQ_MAX_FAILURES);
 		goto bad;
 	}
-	if (take_word(&at, "by"))
-	{
-		if (!take_word(&at, "group"))
-			goto bad;
-		throttle->by_group = true;
-	}
 	if (*at == '\0')
 		return;
 
@@ -160,7 +150,9 @@ bad:
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid throttle \"%s\"", text),
 			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 errhint("Write '10 failures in 5 minutes', or '3 failures in 1 hour by group'.")));
+			 take_word(&at, "by")
+			 ? errhint("For a throttle of each group, tenant or key, use jobq.create_limiter(..., by => 'group').")
+			 : errhint("Write '10 failures in 5 minutes'.")));
 }
 
 /*

@@ -1310,13 +1310,11 @@ world_start(uint32 seed)
 		{
 			limiter->rate.per_us = 2.0 / USECS_PER_SEC;
 			limiter->rate.burst = 2;
-			limiter->rate.by_group = (seed >> 8) % 2 == 0;
 		}
 		if ((seed >> 9) % 4 == 0)
 		{
 			limiter->throttle.failures = 3;
 			limiter->throttle.window = 3 * USECS_PER_SEC;
-			limiter->throttle.by_group = (seed >> 10) % 2 == 0;
 		}
 		queue->tenants = queue->limited && (limiter->fair || q == 3 || q == 4);
 		queue->named = q >= 3 && (seed >> 18) % 3 == 0;

@@ -414,8 +414,8 @@ BEGIN
 	END IF;
 	INSERT INTO noted VALUES (job.queue, payload ->> 'g');
 END $$;
-SELECT jobq.create_queue('paced', rate => '2 per day burst 3 by group'),
-	jobq.create_queue('throttled', throttle => '2 failures in 1 day by group'),
+SELECT jobq.create_limiter('paces', rate => '2 per day burst 3', by => 'group'), jobq.create_limiter('throttles', throttle => '2 failures in 1 day', by => 'group'),
+	jobq.create_queue('paced', limiters => '{paces}'), jobq.create_queue('throttled', limiters => '{throttles}'),
 	jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g), queue => 'paced', group_key => g)
 	FROM unnest('{a,a,a,a,b,c,c}'::text[]) g});
@@ -464,8 +464,8 @@ is(sql(q{SELECT key, failed, rest_until > jobq_internal.clock() FROM jobq.limits
 wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($rationed) = 'a 2, b 1'");
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',
-	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
-	FROM jobq.limits WHERE type = 'group' AND (tokens < 1 OR rest_until > jobq_internal.clock())});
+	q{SELECT string_agg(limiter || ' ' || key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY limiter, key) = 'paces a 0, paces c 0, throttles a rests'
+	FROM jobq.limits WHERE type = 'key' AND limiter IN ('paces', 'throttles') AND (tokens < 1 OR rest_until > jobq_internal.clock())});
 sql(q{SELECT jobq.enqueue('note', '{"g": "b"}', queue => 'paced', group_key => 'b') FROM generate_series(1, 3)});
 $expected = 'paced a 3, paced b 3, paced c 2, throttled b 2';
 wait_for($node, 'groups: one has two tokens left', "SELECT ($noted) = '$expected'");

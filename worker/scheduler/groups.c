@@ -71,56 +71,11 @@ typedef struct Reading
 static Reading held_reading;
 static Reading leased_reading;
 
-static void remember_past(const JobqLimiter *limiter, TimestampTz now);
 static void read_owners(TimestampTz now, int64 most, bool leased);
 static void reading_took(Reading *reading, instr_time start);
 static TimestampTz reading_due(const Reading *reading, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
-
-/*
- * Restore the rate buckets and throttles of groups after a server start, as limits.c
- * does for queues and kinds.  If group slots are short, the most active groups come
- * first.  Takes my_db->lock exclusively.
- */
-static void
-remember_past(const JobqLimiter *limiter, TimestampTz now)
-{
-	bool		paced = limiter->rate.by_group && limiter->rate.per_us > 0;
-	bool		throttled = limiter->throttle.by_group &&
-		limiter->throttle.failures > 0;
-	uint64		n;
-
-	if (limiter->queue_id == 0 || (!paced && !throttled))
-		return;
-	n = past_read(limiter, "group_key",
-				  paced ? past_bucket_since(&limiter->rate, now) : DT_NOEND,
-				  throttled ? now - limiter->throttle.window : DT_NOEND,
-				  jobq_max_groups + 1);
-	for (uint64 i = 0; i < n; i++)
-	{
-		Past		past = past_row(i);
-		JobqGroup  *group;
-		int64		id;
-
-		if (past.name == NULL)
-			continue;			/* jobs without a group */
-		id = jobq_group_id(limiter->queue_id, past.name);
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		group = jobq_group_make(my_db, id,
-								jobq_limiter_find(my_db, limiter->queue_id, 0),
-								InvalidOid, now);	/* role unknown */
-		if (group != NULL && paced)
-			jobq_pace_spend(limiter, &group->pace,
-							Min(past.spent.tokens, limiter->rate.burst), now);
-		if (group != NULL && past.spent.failures > 0)
-			jobq_pace_failed(limiter, &group->pace, past.spent.failures,
-							 past.spent.failed_at);
-		LWLockRelease(my_db->lock);
-		if (group == NULL)
-			break;
-	}
-}
 
 static GroupOwner *
 add_owner(GroupOwners *owners)
@@ -269,8 +224,7 @@ read_owners(TimestampTz now, int64 most, bool leased)
 }
 
 /*
- * Restore the groups that wait for a job begun before, and the groups whose own buckets
- * are not full.  Called once at a server start.
+ * Restore the groups that wait for a job begun before.  Called once at a server start.
  */
 void
 groups_restore(void)
@@ -279,9 +233,6 @@ groups_restore(void)
 
 	SPI_connect();
 	read_owners(now, PG_INT64_MAX, true);
-	for (int i = 0; i < my_db->limits->nlimiters; i++)
-		if (my_db->limits->limiters[i].in_use)
-			remember_past(&my_db->limits->limiters[i], now);
 	SPI_finish();
 }
 

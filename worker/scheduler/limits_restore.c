@@ -24,8 +24,8 @@ static void
 restore_limiter(uint16 index, TimestampTz now)
 {
 	const JobqLimiter *limiter = &my_db->limits->limiters[index];
-	bool		paced = limiter->rate.per_us > 0 && !limiter->rate.by_group;
-	bool		throttled = limiter->throttle.failures > 0 && !limiter->throttle.by_group;
+	bool		paced = limiter->rate.per_us > 0;
+	bool		throttled = limiter->throttle.failures > 0;
 	const char *by = !limiter->keyed ? NULL
 		: psprintf("jobq_internal.limit_key(%d, payload, headers, role::oid, tenant, group_key, tags)",
 				   (int32) limiter->kind);
