@@ -336,6 +336,8 @@ extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
 extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
 extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
 							  bool returned);
+
+/* src/store/signature.c */
 extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
 extern void jobq_check_signature(Oid proc, JobqFunction *function);
 
