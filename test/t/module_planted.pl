@@ -344,6 +344,7 @@ SKIP:
 	$run->(0, 'edit', $later, '--payload={"b": 2}', '--queue=hands', '--timeout=1h');
 	$run->(0, 'edit', $later, '--run-at=2099-01-01');
 	$run->(0, 'edit', $later, '--priority=3');
+	$run->(0, 'edit-many', '{"priority": 4}', '--queue=hands', '--state=waiting');
 	$run->(0, 'rerun', $done);
 	$run->(0, 'signal', $later, 'go', '{"a": 1}');
 	$run->(0, 'cancel', $later, $held);
