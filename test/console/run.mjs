@@ -607,6 +607,7 @@ await test('all jobs of a filter are changed, after their number is shown', asyn
 		await page.value('document.getElementById("toasts").replaceChildren()');
 		await page.click('Actions for all jobs of this list');
 		await page.click(item);
+		await page.until('a question, or a message', '!!document.querySelector("dialog[open], .toast")');
 	};
 
 	sql(`SET ROLE boss; SELECT jobq.enqueue('pallet', jsonb_build_object('n', n), queue => 'outside', delay => '1 h', tags => ARRAY['t' || n % 2]) FROM generate_series(1, 120) n`);

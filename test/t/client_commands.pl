@@ -66,7 +66,7 @@ my $page = "$FindBin::RealBin/../../client/jobq.1";
 IPC::Run::run([ "$FindBin::RealBin/../../client/page", $jobq, '-' ], '>', \my $written);
 is($written, slurp_file($page), 'the manual page has all commands and options, as client/page writes it');
 like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +the largest number of attempts/m, 'help of a command lists its options');
-like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
+like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+\.\d+$/, 'version');
 
 # Completion: the typed words and the possible next words.
 sub completed

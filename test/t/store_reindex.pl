@@ -156,7 +156,7 @@ $middle->quit;
 my $owner = $node->background_psql('postgres', on_error_stop => 0);
 $owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still')});
 foreach my $change (
-	[ 'ALTER TABLE jobq_internal.job ALTER flow TYPE bigint', qr/column "flow" of jobq_internal.job has type bigint instead of integer/ ],
+	[ 'ALTER TABLE jobq_internal.job ALTER free_run_at TYPE timestamp', qr/column "free_run_at" of jobq_internal.job has type timestamp without/ ],
 	[ 'ALTER TABLE jobq_internal.job ALTER payload DROP NOT NULL', qr/column "payload" of jobq_internal.job is not marked NOT NULL/ ],
 	$node->pg_version >= 18
 		? [ 'ALTER TABLE jobq_internal.job ALTER payload DROP NOT NULL; ALTER TABLE jobq_internal.job ADD CONSTRAINT c NOT NULL payload NOT VALID',
