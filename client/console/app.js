@@ -301,7 +301,7 @@ function drawDatabases(select) {
 	// not show(): an option that is moved changes the choice
 	select.replaceChildren(...databases.items.map((d) => h('option', { value: d.path }, d.connected ? d.name : `${d.name} (not connected)`)));
 	select.value = databases.items.find((d) => d.name === databases.current)?.path ?? '';
-	select.onchange = () => location.assign(`${databases.root}${select.value}#/${menu.some(([to]) => to === route().name) ? route().name : 'overview'}`);
+	select.onchange = () => location.assign(`${databases.root}${select.value}#/${menu.flat().some(([to]) => to === route().name) ? route().name : 'overview'}`);
 }
 
 async function loadDatabases() {

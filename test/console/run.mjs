@@ -735,7 +735,7 @@ await test('a click is not lost when the page changes under the pointer', async 
 		return { x: r.x + r.width / 2, y: r.y + r.height / 2 };
 	})()`);
 
-	await page.send('Input.dispatchMouseEvent', { type: 'mousePressed', x, y, button: 'left', clickCount: 1 });
+	await page.send('Input.dispatchMouseEvent', { type: 'mousePressed', x, y, button: 'left', buttons: 1, clickCount: 1 });
 	// rows come above
 	sql(`SET ROLE boss; SELECT jobq.create_queue('above ' || n, mode => 'consumer') FROM generate_series(1, 3) n`);
 	await page.until('the page has more to show', 'document.getElementById("main").dataset.late !== undefined');
