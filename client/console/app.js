@@ -190,7 +190,8 @@ document.addEventListener('pointerdown', () => {
 	pressed = true;
 }, true);
 for (const name of ['pointerup', 'pointercancel', 'blur'])
-	window.addEventListener(name, release, true);
+	// elements lose the focus, too
+	window.addEventListener(name, (event) => (name !== 'blur' || event.target === window) && release(), true);
 // the action of a click draws at once
 window.addEventListener('click', () => {
 	pressed = false;

@@ -78,7 +78,7 @@ while ($killed < $kills)
 	my $line = $done + 7;
 
 	# the import goes no further before it is killed
-	sql("UPDATE allowed SET line = $done + $rows / $kills - 7");
+	sql("UPDATE allowed SET line = $done + $rows / $kills / 2");
 	poll($node, "SELECT EXISTS (SELECT FROM imported WHERE line >= $line)") or last;
 	if ($killed % 17 == 16)
 	{
