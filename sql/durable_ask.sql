@@ -52,7 +52,7 @@ SELECT jobq.ack(:asked, :token, '{"status": 200}');
 SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n LIMIT 1;
 
--- a queue that keeps no finished jobs answers, too
+-- answers come also from a queue that keeps no finished jobs
 SELECT jobq.alter_queue('outside', keep => 'nothing');
 TRUNCATE test.effect;
 SELECT jobq.enqueue('asks', '{"kind": "post", "options": {"queue": "outside"}, "payload": 1}') AS id \gset
@@ -126,7 +126,7 @@ SELECT jobq.signal(:id, 'go');
 SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n DESC LIMIT 1;
 
--- a cancelled job cancels the jobs that it has asked for, and theirs; one that a worker has; and one that it no longer awaits, is left
+-- the cancellation of a job reaches the asked jobs, also running jobs and jobs asked by asked jobs; a job with a received answer is left
 CREATE FUNCTION test.stuck(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(600) $$;
 SELECT jobq.register('stuck', 'test.stuck(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('asks', '{"kind": "asks", "payload": {"kind": "post", "options": {"queue": "outside"}, "payload": 1}}') AS id \gset
@@ -149,7 +149,7 @@ SELECT jobq.edit(:asked, run_at => now());
 SELECT count(*) FROM jobq.reserve('{outside}', wait => '100 ms');
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE id = %s)', :asked));
 
--- a cancelled job tells the job that has asked for it
+-- the end of a cancelled job reaches the asking job
 SELECT jobq.alter_queue('outside', keep => 'all');
 SELECT jobq.enqueue('asks', '{"kind": "post", "options": {"queue": "outside"}, "payload": 1}') AS id \gset
 SELECT test.suspended(:id, 'of "one"');

@@ -39,7 +39,7 @@ SELECT e.* FROM unnest(ARRAY[
 SELECT jobq.register('set_bad', 'test.set_procedure(jobq.job_context[])');
 \set VERBOSITY terse
 
--- one call for many jobs, each of which runs once
+-- one call runs many jobs, each once
 SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_note', jsonb_build_object('i', i))) AS ids FROM generate_series(1, 100) i \gset
 SELECT jobq.resume('sets');
@@ -48,7 +48,7 @@ SELECT count(*), count(DISTINCT job), count(DISTINCT call) < 50 AS few, bool_and
 SELECT count(*), bool_and(state = 'completed' AND started_at IS NOT NULL AND finished_at >= started_at) AS ended FROM jobq.jobs WHERE id = ANY (:'ids'::bigint[]);
 SELECT s.completed, s.failed, s.running FROM jobq.stats s WHERE queue = 'sets' AND kind = 'set_note';
 
--- one bad job of a hundred: only this job is charged, and the others run once
+-- one bad job of a hundred: the bad job is charged, and 99 jobs run once
 TRUNCATE test.set_done;
 SELECT setval('test.set_calls', 1);
 SELECT jobq.pause('sets');
@@ -64,7 +64,7 @@ SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_results', jsonb_build_object('i', i)) ORDER BY i) AS ids FROM generate_series(1, 9) i \gset
 SELECT jobq.resume('sets');
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[], '5 min');
--- another number of results is an error; a job alone fails if its call returns none
+-- another number of results is an error; a single job fails if the call returns none
 SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_results', payload::jsonb)) AS ids FROM unnest(ARRAY['{"i": 1}', '{"i": 2, "missing": true}', '{"i": 4}']) payload \gset
 SELECT jobq.resume('sets');
@@ -92,7 +92,7 @@ SELECT jobq.register('set_asks', 'test.set_asks(jobq.job_context[])', queue => '
 SELECT jobq.enqueue('set_asks') AS id \gset
 SELECT jsonb_array_elements_text(result) FROM test.outcome(:id);
 
--- jobs of a call share their tenant and what they carry
+-- jobs of a call share tenant and carried settings
 SELECT jobq.alter_queue('sets', tenant => 'header tenant', carry => '{app.set}');
 TRUNCATE test.set_done;
 SELECT jobq.pause('sets');
@@ -159,7 +159,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT test.until($$ (SELECT count(*) FROM test.set_done) = 3 $$);
 SELECT jobq.resume('sets');
 
--- cancel() of one of the running jobs; the others run again
+-- cancel() of a running job; the remaining jobs run again
 CREATE FUNCTION test.set_gate(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM pg_advisory_xact_lock_shared(4711);
@@ -180,7 +180,7 @@ SELECT pg_advisory_unlock(4711);
 SELECT state, attempt FROM jobq.wait_many(:'ids'::bigint[], '5 min');
 SELECT count(*), count(DISTINCT job) FROM test.set_done;
 
--- the timeout is that of the call; a slow job fails alone
+-- the timeout applies to the call; a slow job fails alone
 CREATE FUNCTION test.set_slow(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM pg_sleep(600) FROM unnest(jobs) j WHERE j.payload ? 'slow';
@@ -195,7 +195,7 @@ SELECT jobq.resume('sets');
 SELECT state, error FROM jobq.wait_many(:'ids'::bigint[], '5 min');
 SELECT count(*), count(DISTINCT job) FROM test.set_done;
 
--- a kind that becomes one of several jobs, and back, while jobs wait
+-- a kind gets a set handler, and a single handler again, while jobs wait
 SELECT jobq.register('set_changing', 'test.echo(jsonb)', queue => 'sets');
 TRUNCATE test.set_done;
 SELECT jobq.pause('sets');

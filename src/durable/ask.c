@@ -53,7 +53,7 @@ enum
 	ARG_PAYLOADS,
 	ARG_OPTIONS,
 	ARG_ON_ERROR,
-	ARG_WAIT
+	ARG_AWAIT
 };
 
 /* The answer of a job. */
@@ -322,7 +322,7 @@ finish(FunctionCallInfo fcinfo, const JobqCurrent *current, StepRow *row,
 }
 
 /*
- * CALL ask(step, kind, payload, answer, payloads, options, on_error, wait): enqueue jobs, and
+ * CALL ask(step, kind, payload, answer, payloads, options, on_error, await): enqueue jobs, and
  * return their results.  Suspend the job until they have ended.  ERROR if a job has failed.
  */
 Datum
@@ -330,7 +330,7 @@ jobq_ask(PG_FUNCTION_ARGS)
 {
 	const JobqCurrent *current = durable_require("jobq.ask()");
 	char	   *step = text_to_cstring(durable_name_arg(fcinfo, ARG_STEP, "step"));
-	bool		wait = PG_ARGISNULL(ARG_WAIT) || PG_GETARG_BOOL(ARG_WAIT);
+	bool		wait = PG_ARGISNULL(ARG_AWAIT) || PG_GETARG_BOOL(ARG_AWAIT);
 	DurableAnswers answers = {0};
 	TupleDesc	desc;
 	StepRow		row;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  Declarations shared by the files of the directory durable.  The order is that of the
- *	  files: each file uses only functions declared above its own.
+ *	  Declarations shared by the files of the directory durable.  They are in the order of the
+ *	  files.  Each file uses only functions of files above.
  *
  * src/durable/inner.h
  *
