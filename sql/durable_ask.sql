@@ -6,7 +6,7 @@ CREATE FUNCTION test.suspended(id bigint, waits_for text) RETURNS boolean LANGUA
 	SELECT test.until(format('(SELECT state = ''suspended'' AND message LIKE %L FROM jobq.status(%s))', '%' || waits_for || '%', id))
 $$;
 CREATE FUNCTION test.double(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(payload::int * 2) $$;
-CREATE FUNCTION test.breaks(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION test.declines(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF NOT EXISTS (SELECT FROM test.effect WHERE note = 'repaired') THEN
 		RAISE EXCEPTION 'card declined' USING DETAIL = 'No money.';
@@ -25,14 +25,16 @@ BEGIN
 	INSERT INTO test.effect (note) VALUES (format('one: %s, many: %s, none: %s, again: %s', one, many, none, jobq.step_result('many')));
 END
 $$;
-SELECT jobq.register('double', 'test.double(jsonb)'), jobq.register('breaks', 'test.breaks(jsonb)', max_attempts => 1),
+SELECT jobq.register('double', 'test.double(jsonb)'), jobq.register('declines', 'test.declines(jsonb)', max_attempts => 1),
 	jobq.register('asks', 'test.asks(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('asks', '{"kind": "double", "payload": 21}') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n;
 -- the jobs, and the way of the answers
 SELECT kind, state, count(*) FROM jobq.jobs WHERE id > :id GROUP BY kind, state;
-SELECT event, regexp_replace(detail, 'job \d+', 'job N') AS detail FROM jobq.history(:id) WHERE event IN ('suspended', 'resumed', 'answer') ORDER BY event, at, detail LIMIT 20;
+SELECT event, regexp_replace(detail, 'job \d+', 'job N') AS detail FROM jobq.history(:id) WHERE event = 'resumed' ORDER BY at;
+-- the jobs may end in any order
+SELECT regexp_replace(detail, 'job \d+', 'job N') COLLATE "C" AS answer FROM jobq.history(:id) WHERE event = 'answer' ORDER BY 1;
 
 -- served by a consumer; the asking job has no worker meanwhile
 SELECT jobq.create_queue('outside', mode => 'consumer', open => true);
@@ -63,10 +65,10 @@ SELECT note FROM test.effect ORDER BY n LIMIT 1;
 
 -- a dead job raises its error, which makes the asking job a dead letter; after the retry of both, all goes on
 TRUNCATE test.effect;
-SELECT jobq.enqueue('asks', '{"kind": "breaks", "payload": 1}') AS id \gset
+SELECT jobq.enqueue('asks', '{"kind": "declines", "payload": 1}') AS id \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM test.outcome(:id);
 SELECT errors -> 0 ->> 'sqlstate' AS code, errors -> 0 ->> 'detail' AS detail, regexp_replace(errors -> 0 ->> 'hint', '\d+', 'N') AS hint FROM jobq.jobs WHERE id = :id;
-SELECT id AS asked FROM jobq.jobs WHERE kind = 'breaks' \gset
+SELECT id AS asked FROM jobq.jobs WHERE kind = 'declines' \gset
 INSERT INTO test.effect (note) VALUES ('repaired');
 SELECT jobq.retry(:asked);
 SELECT state FROM test.outcome(:asked);
@@ -88,24 +90,24 @@ DECLARE
 	answer jsonb;
 	what text;
 BEGIN
-	CALL jobq.ask('early', 'breaks', '1', answer, await => false);
+	CALL jobq.ask('early', 'declines', '1', answer, await => false);
 	CALL test.note('started', coalesce(answer::text, 'no answer'));
 	CALL jobq.ask('mixed', 'post', payloads => '{1,2}', options => '{"queue": "outside"}',
 		answer => answer, on_error => 'return');
 	CALL test.note('mixed answers', answer::text);
-	CALL jobq.ask('early', 'breaks', '1', answer, on_error => 'return', await => false);
+	CALL jobq.ask('early', 'declines', '1', answer, on_error => 'return', await => false);
 	CALL test.note('an error', ((answer -> 'error') - 'job')::text);
 	BEGIN
-		CALL jobq.ask('early', 'breaks', '1', answer);
-		CALL jobq.ask('other', 'breaks', '1', answer);
+		CALL jobq.ask('early', 'declines', '1', answer);
+		CALL jobq.ask('other', 'declines', '1', answer);
 	EXCEPTION WHEN invalid_transaction_termination THEN
 		what := sqlerrm;
 	END;
 	CALL test.note('in a block', what);
-	CALL jobq.ask('caught', 'breaks', '2', answer, await => false);
+	CALL jobq.ask('caught', 'declines', '2', answer, await => false);
 	CALL jobq.await_signal('go', answer);
 	BEGIN
-		CALL jobq.ask('caught', 'breaks', '2', answer);
+		CALL jobq.ask('caught', 'declines', '2', answer);
 	EXCEPTION WHEN SQLSTATE 'JQ017' THEN
 		what := regexp_replace(sqlerrm, '\d+', 'N');
 	END;
@@ -117,11 +119,11 @@ TRUNCATE test.effect;
 SELECT jobq.enqueue('careful') AS id \gset
 SELECT test.suspended(:id, 'of "mixed"');
 SELECT count(jobq.ack(id, token, '"sent"')) FROM jobq.reserve('{outside}', max_jobs => 1, wait => '5 min');
-SELECT test.until('EXISTS (SELECT FROM jobq.dead_letters WHERE kind = ''breaks'')');
+SELECT test.until('EXISTS (SELECT FROM jobq.dead_letters WHERE kind = ''declines'')');
 SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE queue = 'outside';
 SELECT test.suspended(:id, 'signal "go"');
 SELECT regexp_replace(note, '"job": \d+', '"job": N', 'g') AS note FROM test.effect ORDER BY n;
-SELECT test.until('(SELECT count(*) = 2 FROM jobq.dead_letters WHERE kind = ''breaks'')');
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.dead_letters WHERE kind = ''declines'')');
 SELECT jobq.signal(:id, 'go');
 SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n DESC LIMIT 1;
@@ -146,8 +148,7 @@ UPDATE jobq_internal.procedure_step SET done_at = now() WHERE job_id = :id;
 SELECT jobq.cancel(:id);
 SELECT id AS asked FROM jobq.live_jobs WHERE id > :id \gset
 SELECT jobq.edit(:asked, run_at => now());
-SELECT count(*) FROM jobq.reserve('{outside}', wait => '100 ms');
-SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE id = %s)', :asked));
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.reserve(''{outside}'')) AND NOT EXISTS (SELECT FROM jobq.live_jobs WHERE id = %s)', :asked));
 
 -- the end of a cancelled job reaches the asking job
 SELECT jobq.alter_queue('outside', keep => 'all');
@@ -176,6 +177,6 @@ CALL jobq.ask('s', 'double');
 SELECT jobq.prune('0', '0') > 0 AS pruned;
 SELECT jobq.drop_queue('outside');
 DROP PROCEDURE test.note(text, text), test.asks(jsonb), test.careful(jsonb), test.bad(jsonb);
-DROP FUNCTION test.double(jsonb), test.breaks(jsonb), test.stuck(jsonb), test.suspended(bigint, text);
+DROP FUNCTION test.double(jsonb), test.declines(jsonb), test.stuck(jsonb), test.suspended(bigint, text);
 DROP TABLE test.effect;
-SELECT count(jobq.unregister(k)) FROM unnest('{double,breaks,asks,careful,stuck,bad}'::text[]) k;
+SELECT count(jobq.unregister(k)) FROM unnest('{double,declines,asks,careful,stuck,bad}'::text[]) k;
