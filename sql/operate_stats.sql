@@ -124,6 +124,19 @@ SELECT jobq.release(:b, :tb);
 SELECT ready, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 
+-- the rates have the waits of the last hour, and the statistics those since the counters began
+SELECT jobq.create_queue('waited', mode => 'consumer');
+SELECT jobq.enqueue('parcel', queue => 'waited') AS id \gset
+SELECT jobq.test_clock('20 minutes') \g /dev/null
+SELECT jobq.ack(id, token) FROM jobq.reserve('{waited}', wait => '5 min');
+SELECT wait_p95 > 1000 AS long FROM jobq_internal.stat_rates('queue') WHERE name = 'waited';
+SELECT jobq.test_clock('2 hours') \g /dev/null
+SELECT jobq.enqueue('parcel', queue => 'waited') AS id \gset
+SELECT jobq.ack(id, token) FROM jobq.reserve('{waited}', wait => '5 min');
+SELECT r.wait_p95 > 0 AS waited, r.wait_p95 < 600 AS recent, s.wait_p95 > '10 min' AS ever
+FROM jobq_internal.stat_rates('queue') r, jobq.stats s WHERE r.name = 'waited' AND s.queue = 'waited';
+SELECT jobq.test_clock('0') \g /dev/null
+
 -- a large transaction leaves no memory allocated
 SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', delay => i * interval '1 minute')) FROM generate_series(1, 20000) i;

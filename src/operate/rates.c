@@ -99,7 +99,7 @@ add_rates(RatesSum *sum, const JobqCounts *counts)
 		for (int j = 0; j < 3; j++)
 			sum->n[j][JOBQ_MINUTES - 1 - back] +=
 				counts->history.minutes[(minute - back) % JOBQ_MINUTES].n[rates_events[j]];
-	jobq_times_merge(&sum->waited, &counts->waited);
+	jobq_history_waits(&counts->history, &sum->waited);
 }
 
 static Datum
@@ -116,7 +116,7 @@ array_of_minutes(const int64 *n)
 /*
  * stat_rates(by): for each queue, kind or tenant with events in the last hour, and visible to
  * the user, the numbers of each minute, the oldest first, and the 95th percentile of the
- * waiting times since the counters began.
+ * waiting times.
  */
 Datum
 jobq_stat_rates(PG_FUNCTION_ARGS)

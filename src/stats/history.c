@@ -24,12 +24,12 @@
 /* A clock that was put back by up to this many minutes is ignored. */
 #define IGNORED_STEP		10
 
-/* Clear the slots from the one after "last" to "next". */
+/* Clear those of the n slots of this size from the one after "last" to "next". */
 static void
-empty(JobqPastSlot *slots, int n, int64 last, int64 next)
+empty(void *slots, size_t size, int n, int64 last, int64 next)
 {
 	for (int64 i = Max(last + 1, next - n + 1); i <= next; i++)
-		memset(&slots[i % n], 0, sizeof(slots[0]));
+		memset((char *) slots + i % n * size, 0, size);
 }
 
 /*
@@ -88,11 +88,13 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 	}
 	jobq_past_slot_merge(&history->hours[last / MINUTES_OF_HOUR % JOBQ_HOURS], ended);
 	jobq_past_slot_merge(&history->days[last / MINUTES_OF_DAY % JOBQ_DAYS], ended);
-	empty(history->minutes, JOBQ_MINUTES, last, minute);
-	empty(history->hours, JOBQ_HOURS, last / MINUTES_OF_HOUR,
-		  minute / MINUTES_OF_HOUR);
-	empty(history->days, JOBQ_DAYS, last / MINUTES_OF_DAY,
-		  minute / MINUTES_OF_DAY);
+	empty(history->minutes, sizeof(JobqPastSlot), JOBQ_MINUTES, last, minute);
+	empty(history->hours, sizeof(JobqPastSlot), JOBQ_HOURS,
+		  last / MINUTES_OF_HOUR, minute / MINUTES_OF_HOUR);
+	empty(history->days, sizeof(JobqPastSlot), JOBQ_DAYS,
+		  last / MINUTES_OF_DAY, minute / MINUTES_OF_DAY);
+	empty(history->waited, sizeof(history->waited[0]), JOBQ_PARTS,
+		  last / JOBQ_PART_MINUTES, minute / JOBQ_PART_MINUTES);
 	history->minute = minute;
 }
 
@@ -101,6 +103,37 @@ JobqPastSlot *
 jobq_history_slot(JobqHistory *history)
 {
 	return &history->minutes[history->minute % JOBQ_MINUTES];
+}
+
+/*
+ * Add the wait of an attempt, in microseconds.  The caller has called jobq_history_turn().
+ */
+void
+jobq_history_add_wait(JobqHistory *history, int64 us)
+{
+	jobq_past_times_add(&jobq_history_slot(history)->waited, us);
+	history->waited[history->minute / JOBQ_PART_MINUTES % JOBQ_PARTS][jobq_times_bucket(Max(us, 0))]++;
+}
+
+/*
+ * Add the waits of the last hour.  The oldest part of the hour counts as a whole, so that up
+ * to 70 minutes are counted.  The caller has called jobq_history_turn().
+ */
+void
+jobq_history_waits(const JobqHistory *history, JobqTimes *into)
+{
+	for (int i = 0; i < JOBQ_PARTS; i++)
+		for (int j = 0; j < JOBQ_BUCKETS; j++)
+			into->n[j] += history->waited[i][j];
+	for (int i = 0; i < JOBQ_MINUTES; i++)
+	{
+		const JobqPastTimes *waited = &history->minutes[i].waited;
+
+		into->sum += waited->sum;
+		/* the history has whole milliseconds */
+		if (waited->n > 0)
+			into->longest = Max(into->longest, (int64) waited->longest * 1000 + 999);
+	}
 }
 
 /*
@@ -137,4 +170,7 @@ jobq_history_merge(JobqHistory *into, JobqHistory *from, TimestampTz now)
 		jobq_past_slot_merge(&into->hours[i], &from->hours[i]);
 	for (int i = 0; i < JOBQ_DAYS; i++)
 		jobq_past_slot_merge(&into->days[i], &from->days[i]);
+	for (int i = 0; i < JOBQ_PARTS; i++)
+		for (int j = 0; j < JOBQ_BUCKETS; j++)
+			into->waited[i][j] += from->waited[i][j];
 }

@@ -256,7 +256,7 @@ add_attempt(JobqCounts *counts, const NotedTime *time)
 	if (time->waited >= 0)
 	{
 		jobq_times_add(&counts->waited, time->waited);
-		jobq_past_times_add(&slot->waited, time->waited);
+		jobq_history_add_wait(&counts->history, time->waited);
 	}
 	if (time->ran >= 0)
 	{

@@ -108,7 +108,8 @@ typedef enum JobqPast
 #define JOBQ_DAYS		30
 
 /*
- * Durations of attempts in a time slot.  There are too many slots for a histogram in each.
+ * Durations of attempts in a time slot.  There are too many slots for a histogram in each:
+ * JobqHistory has histograms for longer parts of an hour.
  */
 typedef struct JobqPastTimes
 {
@@ -125,16 +126,23 @@ typedef struct JobqPastSlot
 	uint32		n[JOBQ_NPAST];
 } JobqPastSlot;
 
+/* Buckets of a histogram of durations: see times.c. */
+#define JOBQ_BUCKETS	61
+
+/* Parts of an hour with a histogram: those of the last hour, and the current part. */
+#define JOBQ_PART_MINUTES	10
+#define JOBQ_PARTS			(JOBQ_MINUTES / JOBQ_PART_MINUTES + 1)
+
 typedef struct JobqHistory
 {
 	int64		minute;			/* of the last addition, in minutes since 2000 */
+	uint32		waited[JOBQ_PARTS][JOBQ_BUCKETS];
 	JobqPastSlot minutes[JOBQ_MINUTES];
 	JobqPastSlot hours[JOBQ_HOURS]; /* without that minute */
 	JobqPastSlot days[JOBQ_DAYS];
 } JobqHistory;
 
 /* Histogram of durations in microseconds: see times.c. */
-#define JOBQ_BUCKETS	61
 typedef struct JobqTimes
 {
 	uint64		n[JOBQ_BUCKETS];
@@ -254,6 +262,7 @@ typedef struct JobqStatAt
 } JobqStatAt;
 
 /* src/stats/times.c */
+extern int	jobq_times_bucket(int64 us);
 extern void jobq_times_add(JobqTimes *times, int64 us);
 extern void jobq_times_merge(JobqTimes *into, const JobqTimes *from);
 extern uint64 jobq_times_count(const JobqTimes *times);
@@ -263,6 +272,8 @@ extern int64 jobq_times_quantile(const JobqTimes *times, double part);
 extern void jobq_history_turn(JobqHistory *history, TimestampTz now);
 extern JobqPastSlot *jobq_history_slot(JobqHistory *history);
 extern void jobq_past_times_add(JobqPastTimes *times, int64 us);
+extern void jobq_history_add_wait(JobqHistory *history, int64 us);
+extern void jobq_history_waits(const JobqHistory *history, JobqTimes *into);
 extern void jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from);
 extern double jobq_history_rate(const JobqHistory *history, JobqPast what,
 								int minutes, TimestampTz now);

@@ -21,8 +21,9 @@
 /* The upper end of the first bucket, as a power of two. */
 #define FIRST_BITS	6
 
-static int
-bucket_of(int64 us)
+/* Return the bucket of a duration in microseconds. */
+int
+jobq_times_bucket(int64 us)
 {
 	int			octave;
 
@@ -53,7 +54,7 @@ void
 jobq_times_add(JobqTimes *times, int64 us)
 {
 	us = Max(us, 0);
-	times->n[bucket_of(us)]++;
+	times->n[jobq_times_bucket(us)]++;
 	times->sum += us;
 	times->longest = Max(times->longest, us);
 }
