@@ -11,6 +11,7 @@
 #include "command/command.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,9 @@
 
 static void option_name(char *name, const CommandOption *option);
 static bool is_boolean(const CommandOption *option);
+static bool is_json(const CommandOption *option);
+static char letter_of(const CommandOption *option);
+static bool has_payload(const Command *command);
 
 /*
  * Write an option as typed: --max-attempts for max_attempts in SQL.
@@ -46,11 +50,39 @@ is_boolean(const CommandOption *option)
 	return option->argument != NULL && strcmp(option->argument, "boolean") == 0;
 }
 
+static bool
+is_json(const CommandOption *option)
+{
+	return option->argument != NULL && (strcmp(option->argument, "JSON") == 0 || strcmp(option->argument, "jsonb") == 0);
+}
+
+/*
+ * Return the letter of an option, or 0.  The lists of options that come from SQL have no letters.
+ */
+static char
+letter_of(const CommandOption *option)
+{
+	if (option->letter != 0)
+		return option->letter;
+	return strcmp(option->name, "queue") == 0 ? 'q' : strcmp(option->name, "kind") == 0 ? 'k' : 0;
+}
+
+/*
+ * True if the last argument is a payload.
+ */
+static bool
+has_payload(const Command *command)
+{
+	return strstr(command->arguments, "[PAYLOAD]") != NULL;
+}
+
 void
 command_help(const Command *command)
 {
-	printf("jobq %s: %s\n\nUsage:\n  jobq %s [OPTION]... %s\n", command->name, command->summary,
-		   command->name, command->arguments);
+	bool		json = has_payload(command);
+
+	printf("jobq %s: %s\n\nUsage:\n  jobq %s [OPTION]...%s%s\n", command->name, command->summary,
+		   command->name, command->arguments[0] != '\0' ? " " : "", command->arguments);
 	if (command->options[0].name != NULL)
 		printf("\nOptions:\n");
 	for (const CommandOption *option = command->options;
@@ -59,15 +91,19 @@ command_help(const Command *command)
 		char		name[NAME_SIZE];
 		char		usage[2 * NAME_SIZE];
 		const char *argument = is_boolean(option) ? NULL : option->argument;
+		char		letter = letter_of(option);
 		bool		is_array = argument != NULL && argument[0] == '_';
 
 		option_name(name, option);
-		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s%s", option->letter ? '-' : ' ',
-				 option->letter ? option->letter : ' ', option->letter ? ',' : ' ', name,
+		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s%s", letter ? '-' : ' ',
+				 letter ? letter : ' ', letter ? ',' : ' ', name,
 				 argument != NULL ? "=" : "", argument != NULL ? argument + is_array : "",
 				 is_array ? "[]" : "");
 		printf("  %-30s %s\n", usage, option->help);
+		json = json || is_json(option);
 	}
+	if (json)
+		printf("\nJSON can be given as @FILE, or as - for the standard input.\n");
 	printf("\nConnection, --json and --color as in \"jobq --help\"%s.\n",
 		   command->merges ? "; -d may be repeated, for several databases" : "");
 }
@@ -88,6 +124,42 @@ check_listed(const CommandOption *option, const char *value)
 	error("invalid value for --%s: \"%s\"", option->name, value);
 	hint("It is one of %s.", option->help);
 	exit(EXIT_USAGE);
+}
+
+/*
+ * Return the JSON given by a value: "-" is the standard input, and "@FILE" the contents of the file.  No
+ * JSON begins with "@".  An empty input is an error: otherwise a program that failed before a pipe would
+ * enqueue a job.
+ */
+static const char *
+json_given(const char *value)
+{
+	bool		is_input = strcmp(value, "-") == 0;
+	const char *name = is_input ? "standard input" : value + 1;
+	PQExpBufferData text;
+	FILE	   *file;
+	char		part[8192];
+	size_t		length;
+
+	if (!is_input && value[0] != '@')
+		return value;
+	file = is_input ? stdin : fopen(name, "r");
+	if (file == NULL)
+		fatal(EXIT_REFUSED, "could not open \"%s\": %s", name, strerror(errno));
+	initPQExpBuffer(&text);
+	while ((length = fread(part, 1, sizeof(part), file)) > 0)
+		appendBinaryPQExpBuffer(&text, part, length);
+	if (ferror(file))
+		fatal(EXIT_REFUSED, "could not read \"%s\": %s", name, strerror(errno));
+	if (!is_input)
+		fclose(file);
+	if (PQExpBufferDataBroken(text))
+		fatal(EXIT_REFUSED, "out of memory");
+	if (strspn(text.data, " \t\r\n") == text.len)
+		fatal(EXIT_REFUSED, "there is no JSON in \"%s\", which is empty", name);
+	if (strlen(text.data) != text.len)
+		fatal(EXIT_REFUSED, "\"%s\" contains a null byte", name);
+	return text.data;
 }
 
 /*
@@ -124,11 +196,11 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 			names[n], option->argument == NULL ? no_argument
 				: is_boolean(option) ? optional_argument : required_argument, NULL, FIRST_OPTION + n
 		};
-		if (option->letter)
+		if (letter_of(option))
 		{
 			size_t		end = strlen(letters);
 
-			snprintf(letters + end, sizeof(letters) - end, "%c%s", option->letter, option->argument != NULL ? ":" : "");
+			snprintf(letters + end, sizeof(letters) - end, "%c%s", letter_of(option), option->argument != NULL ? ":" : "");
 		}
 		values[first + n] = NULL;
 	}
@@ -158,10 +230,10 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 			exit(EXIT_DONE);
 		}
 		for (int i = 0; i < n; i++)
-			if (command->options[i].letter && found == command->options[i].letter)
+			if (letter_of(&command->options[i]) && found == letter_of(&command->options[i]))
 				which = i;
 		if (which >= 0 && which < n)
-			values[first + which] = optarg != NULL ? optarg : "true";
+			values[first + which] = optarg == NULL ? "true" : is_json(&command->options[which]) ? json_given(optarg) : optarg;
 		else if (found == '?' || !common_option(found, optarg))
 		{
 			error("invalid option, or one without its value: \"%s\"", argv[optind - 1]);
@@ -194,7 +266,8 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 		values[0] = array_of(nwords, (const char *const *) argv + optind);
 	else
 		for (int i = 0; i < first; i++)
-			values[i] = i < nwords ? argv[optind + i] : NULL;
+			values[i] = i >= nwords ? NULL
+				: has_payload(command) && i == first - 1 ? json_given(argv[optind + i]) : argv[optind + i];
 	return first + n;
 }
 

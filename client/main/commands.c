@@ -200,7 +200,7 @@ const Command commands[] = {
 	},
 	{
 		.name = "failures",.arguments = "",.merges = true,
-		.summary = "failed attempts by cause, the newest cause first",
+		.summary = "failed attempts by cause, the newest cause first; retry-many and delete-many take the fingerprint of a cause",
 		.sql = "SELECT fingerprint, queue, kinds, sqlstate, pg_catalog.date_trunc('second', first_seen) AS first_seen, "
 		"pg_catalog.date_trunc('second', last_seen) AS last_seen, failed, failed_last_hour, dead_letters, job_id, message "
 		"FROM jobq.failures AS f WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR $2" EQUALS "ANY (kinds)) "
@@ -328,10 +328,10 @@ const Command commands[] = {
 	},
 	{
 		.name = "queues",.arguments = "",.merges = true,
-		.summary = "queues, and how many jobs stand in them",
+		.summary = "queues, and how many jobs stand in them, those in trouble first",
 		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead_letters, "
 		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
-		"FROM jobq.queues ORDER BY name",
+		"FROM jobq.queues ORDER BY paused DESC, CASE WHEN oldest_ready" BELOW "(jobq_internal.clock()" MINUS "'1 minute'::pg_catalog.interval) THEN oldest_ready END, name",
 	},
 	{
 		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,

@@ -68,7 +68,8 @@ typedef struct Pane
 	const char *sql;			/* the first column is the key of a row */
 	int			ncolumns;
 	TopColumn	columns[MAX_TOP_COLUMNS];
-	int			sort;			/* column, or -1: order of the server */
+	int			sort;			/* column, or -1: order of the server; queues
+								 * in trouble first */
 	bool		reverse;
 	char		filter[64];
 	PGresult   *result;			/* or NULL: not read yet */

@@ -188,6 +188,28 @@ pane_take(Pane * pane, int server, PGresult *result)
 	pane_arrange(pane);
 }
 
+/*
+ * The trouble of a queue: paused queues come first, then queues whose oldest ready job has waited for a
+ * minute, as in the console.  Other queues keep their positions.
+ */
+static double
+trouble_of(const Pane * pane, int row)
+{
+	double		waits = atof(pane_cell(pane, row, QUEUE_OLDEST));
+
+	return (strcmp(pane_cell(pane, row, QUEUE_STATE), "paused") == 0 ? 1e9 : 0) + (waits >= 60 ? waits : 0);
+}
+
+static int
+compare_trouble(const void *a, const void *b)
+{
+	int			x = *(const int *) a;
+	int			y = *(const int *) b;
+	double		difference = trouble_of(compared, y) - trouble_of(compared, x);
+
+	return difference != 0 ? (difference > 0 ? 1 : -1) : x - y;
+}
+
 static int
 compare_rows(const void *a, const void *b)
 {
@@ -242,10 +264,10 @@ pane_arrange(Pane * pane)
 		if (shown)
 			pane->order[pane->nrows++] = row;
 	}
-	if (pane->sort >= 0)
+	if (pane->sort >= 0 || pane == &panes[PANE_QUEUES])
 	{
 		compared = pane;
-		qsort(pane->order, pane->nrows, sizeof(int), compare_rows);
+		qsort(pane->order, pane->nrows, sizeof(int), pane->sort >= 0 ? compare_rows : compare_trouble);
 	}
 	for (int i = 0; i < pane->nrows && pane->key != NULL; i++)
 		if (has_key(pane, pane->order[i]))

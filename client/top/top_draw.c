@@ -40,6 +40,7 @@ static const struct
 static const char *const help_lines[] = {
 	"Tab        the next table         Up, Down, PgUp, PgDn, Home, End",
 	"s          sort by the next column       S    turn the order round",
+	"           (queues: at first those in trouble, paused or waiting, come first)",
 	"/          show only rows that contain a text; Esc ends it",
 	"p          pause or resume the queue            (queues)",
 	"c          cancel the job                       (workers)",
@@ -298,8 +299,34 @@ draw_header(const Screen * screen)
 	put(line, COLS, false);
 }
 
+/*
+ * Write the number of rows and columns for which the screen has no room; nothing if all are shown.
+ */
 static void
-draw_footer(const Screen * screen)
+hidden_text(char *line, size_t size, const int *heights)
+{
+	static const char *const names[NPANES] = {"queues", "workers", "dead letters"};
+	int			columns = 0;
+	size_t		end = 0;
+
+	line[0] = '\0';
+	for (int i = 0; i < NPANES; i++)
+	{
+		int			widths[MAX_TOP_COLUMNS];
+		int			rows = panes[i].nrows - (heights[i] - 1);
+
+		if (rows > 0)
+			end += snprintf(line + end, size - end, "%s%d %s", end > 0 ? ", " : "Not shown: ", rows, names[i]);
+		widths_of(&panes[i], widths);
+		for (int j = 0; j < panes[i].ncolumns; j++)
+			columns += widths[j] == 0;
+	}
+	if (columns > 0)
+		snprintf(line + end, size - end, "%s%d columns", end > 0 ? ", " : "Not shown: ", columns);
+}
+
+static void
+draw_footer(const Screen * screen, const int *heights)
 {
 	static const char *const keys[NPANES] = {
 		"p pause or resume", "c cancel the job", "r run it again"
@@ -312,8 +339,10 @@ draw_footer(const Screen * screen)
 		attron(A_BOLD);
 	if (screen->typing)
 		snprintf(line, sizeof(line), "filter: %s_", pane->filter);
-	else
+	else if (screen->status[0] != '\0' || screen->help)
 		snprintf(line, sizeof(line), "%s", screen->status);
+	else
+		hidden_text(line, sizeof(line), heights);
 	put(line, COLS, false);
 	attroff(A_BOLD);
 	snprintf(line, sizeof(line), "Tab table  s sort  / filter  %s  Space stop  ? help  q quit", keys[screen->active]);
@@ -336,6 +365,7 @@ draw(const Screen * screen)
 		return;
 	}
 	draw_header(screen);
+	heights_of(screen->active, LINES - HEADER_LINES - FOOTER_LINES, heights);
 	if (screen->help)
 		for (int i = 0; i < (int) (sizeof(help_lines) / sizeof(help_lines[0])) && i < LINES - 5; i++)
 		{
@@ -344,14 +374,13 @@ draw(const Screen * screen)
 		}
 	else
 	{
-		heights_of(screen->active, LINES - HEADER_LINES - FOOTER_LINES, heights);
 		for (int i = 0; i < NPANES; i++)
 		{
 			draw_pane(&panes[i], i == (int) screen->active, top, heights[i]);
 			top += heights[i];
 		}
 	}
-	draw_footer(screen);
+	draw_footer(screen, heights);
 	refresh();
 }
 #endif

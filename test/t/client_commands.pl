@@ -424,6 +424,45 @@ like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
 is_refused([qw(wait-queue default -U stranger)], qr/permission denied/, 1, 'a role without privileges waits for no queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
 
+# JSON from a file, or from the standard input.  Without any, no job is enqueued.
+sub with_input
+{
+	my ($input, @words) = @_;
+	my ($out, $err);
+
+	IPC::Run::run([ $jobq, @words ], '<', \$input, '>', \$out, '2>', \$err);
+	chomp($out, $err);
+	return ($out, $err, $? >> 8);
+}
+
+my $given = PostgreSQL::Test::Utils::tempdir() . '/payload';
+append_to_file($given, qq({"n": 12345678901234567890, "long": "@{[ 'x' x 300_000 ]}"}\n));
+sql(q{SELECT jobq.create_queue('given', mode => 'consumer')});
+my $shown = q{format('%s %s', payload ->> 'n', length(payload ->> 'long'))};
+my ($written_id) = run_jobq('enqueue', 'parcel', "\@$given", qw(--queue given));
+is(sql("SELECT $shown FROM jobq.jobs WHERE id = $written_id"), '12345678901234567890 300000', 'a payload of a file');
+my ($piped) = with_input(slurp_file($given), qw(enqueue parcel - --queue given --headers), '{"n": 1}');
+is(sql("SELECT $shown || headers FROM jobq.jobs WHERE id = $piped"), '12345678901234567890 300000{"n": 1}', 'a payload of the standard input');
+is((with_input('{"n": 7}', 'edit', $piped, '--payload', '-'))[2], 0, 'edit by the standard input');
+is_output([ 'edit', $written_id, '--payload', "\@$given", '--headers={"a": 1}' ], '', 'edit by a file');
+is(sql("SELECT string_agg(left(payload::text, 10), ' ' ORDER BY id) FROM jobq.jobs WHERE id IN ($written_id, $piped)"), '{"n": 1234 {"n": 7}', 'both are edited');
+foreach my $case ([ '', qr/no JSON in "standard input", which is empty/ ], [ " \n\t", qr/no JSON in "standard input"/ ], [ "{\0}", qr/null byte/ ], [ '{"n": ', qr/invalid input syntax for type json/ ])
+{
+	my (undef, $err, $status) = with_input($case->[0], qw(enqueue parcel - --queue given));
+
+	like($err, $case->[1], 'input without JSON is refused');
+	is($status, 1, 'and the exit status says so');
+}
+is_refused([qw(enqueue parcel @/nowhere --queue given)], qr/could not open "\/nowhere": No such file/, 1, 'no such file');
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'given'}), '2', 'nothing else was enqueued');
+like((run_jobq(qw(edit --help)))[0], qr/JSON can be given as \@FILE, or as - for the standard input/, 'help');
+
+# Queues in trouble come first.
+sql(q{SELECT jobq.create_queue('zz paused'), jobq.create_queue('zz waits', mode => 'consumer'); SELECT jobq.pause('zz paused')});
+sql(q{SELECT jobq.enqueue('parcel', queue => 'zz waits', run_at => now() - interval '1 hour')});
+like((run_jobq('queues'))[0], qr{\nzz paused .*\nzz waits .*\ndefault }, 'paused queues, then those whose jobs wait, then the others');
+sql(q{SELECT jobq.cancel_many(queue => 'zz waits'); SELECT jobq.cancel_many(queue => 'given'); SELECT jobq.drop_queue('zz paused'), jobq.drop_queue('zz waits'), jobq.drop_queue('given')});
+
 # Ways to connect: services, a password file, several hosts.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $user = sql('SELECT current_user');

@@ -112,6 +112,20 @@ shows($top, qr{pause or resume the queue}, 'help');
 $top->type('x');
 shows($top, qr{QUEUES}, 'any key ends it');
 
+# Queues in trouble come first, and the screen says what it does not show.
+sql(q{SELECT jobq.create_queue('zz ' || i) FROM generate_series(1, 9) i});
+sql(q{SELECT jobq.create_queue('zz waits', mode => 'consumer'), jobq.create_queue('zz paused'); SELECT jobq.pause('zz paused')});
+sql(q{SELECT jobq.enqueue('x', queue => 'zz waits', run_at => now() - interval '1 hour')});
+$top->type("\t\essss");			# the queues, without the filter, and in the order of the beginning
+shows($top, qr{^QUEUES +mode[^+-]*\nzz paused .*\nzz waits .*\n(?!zz)}m, 'paused, then waiting');
+shows($top, qr{^Not shown: \d+ queues(?:, \d+ columns)?\s*\nTab}m, 'how many queues are not shown');
+$top->resize(24, 50);
+shows($top, qr{^Not shown: \d+ queues, \d+ columns}m, 'and columns');
+$top->resize(24, 80);
+sql(q{SELECT jobq.cancel_many(queue => 'zz waits'); SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'zz%'});
+shows($top, qr{QUEUES(?:.*\n)+\s*\nTab}, 'all are shown again');
+$top->type("\t\t");
+
 # The server goes away and comes back.
 $node->stop('fast');
 shows($top, qr{the connection is lost|no connection}, 'the connection is lost');
