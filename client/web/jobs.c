@@ -48,61 +48,71 @@
 	PAGE(JOB_LINE, ROWS(view) " AND ($11::int8 IS NULL OR j.id < $11)", CONDITIONS BETWEEN("enqueued_at"), 12)
 
 /*
- * In the order of a time: a format for append_ordered().  "next" contains the time and the id of the last job, so that
+ * In the order of a time: formats for append_ordered().  "next" contains the time and the id of the last job, so that
  * paging works after the job has gone.
  */
-#define PLACE(row)	"(extract(epoch FROM " row ".%s) * 1000000)::int8"
+#define PLACE(time)		"(extract(epoch FROM " time ") * 1000000)::int8"
+#define AFTER(row) \
+	"($11::text IS NULL OR (" PLACE(row ".%1$s") ", " row ".id) %2$s (split_part($11, '-', 1)::int8, split_part($11, '-', 2)::int8))"
 #define ORDERED(view) \
-	"WITH found AS MATERIALIZED (SELECT " JOB_LINE " FROM (" ROWS(view) ") AS j WHERE " CONDITIONS BETWEEN("%s") \
-	" AND j.%s IS NOT NULL AND ($11::text IS NULL OR (" PLACE("j") ", j.id) %s (split_part($11, '-', 1)::int8, split_part($11, '-', 2)::int8)) " \
-	"ORDER BY j.%s %s, j.id %s LIMIT " LIMIT(12) ") " \
+	"WITH found AS MATERIALIZED (SELECT " JOB_LINE " FROM (" ROWS(view) ") AS j WHERE " CONDITIONS BETWEEN("%1$s") \
+	" AND j.%1$s IS NOT NULL AND " AFTER("j") " ORDER BY j.%1$s %3$s, j.id %3$s LIMIT " LIMIT(12) ") " \
 	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
-	"'next', (SELECT (array_agg(" PLACE("f") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f))"
-
-/* The newest jobs of the view, which the statement sorts. */
-#define MOST_SORTED		"10000"
-#define WINDOWED(view) \
-	"WITH newest AS MATERIALIZED (SELECT * FROM (" ROWS(view) ") AS j ORDER BY j.id DESC LIMIT " MOST_SORTED "), " \
-	"found AS MATERIALIZED (SELECT " JOB_LINE " FROM newest AS j WHERE " CONDITIONS BETWEEN("%s") \
-	" AND j.%s IS NOT NULL AND ($11::text IS NULL OR (" PLACE("j") ", j.id) %s (split_part($11, '-', 1)::int8, split_part($11, '-', 2)::int8)) " \
-	"ORDER BY j.%s %s, j.id %s LIMIT " LIMIT(12) ") " \
-	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
-	"'next', (SELECT (array_agg(" PLACE("f") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f), " \
-	"'partial', (SELECT count(*) FROM newest) = " MOST_SORTED ")"
+	"'next', (SELECT (array_agg(" PLACE("f.%1$s") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f))"
 
 /*
- * Live jobs by run_at: formats for append_ordered(), with the same arguments.  A lane is a
- * prefix of the index.  Without the conditions on run_at, each page of scheduled jobs would begin
+ * The newest jobs of the view, which the statement sorts.  The statement sorts ids, and computes
+ * the columns of the jobs on the page only.  Dead letters are looked up one by one, in each part of
+ * the archive, so that fewer are sorted.
+ */
+#define MOST_SORTED		"10000"
+#define MOST_DEAD		"3000"
+#define WINDOWED(view, most) \
+	"WITH newest AS MATERIALIZED (SELECT j.id, j.%1$s, (" CONDITIONS BETWEEN("%1$s") ") AS wanted FROM (" ROWS(view) " ORDER BY j.id DESC LIMIT " most ") AS j), " \
+	"chosen AS MATERIALIZED (SELECT n.id, n.%1$s FROM newest AS n WHERE n.wanted AND n.%1$s IS NOT NULL AND " AFTER("n") \
+	" ORDER BY n.%1$s %3$s, n.id %3$s LIMIT " LIMIT(12) "), " \
+	"found AS MATERIALIZED (SELECT " JOB_LINE " FROM chosen AS k, LATERAL (" JOB("k.id") ") AS j) " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', (SELECT (array_agg(" PLACE("k.%1$s") " || '-' || k.id))[" LIMIT(12) "] FROM chosen AS k), " \
+	"'partial', (SELECT count(*) FROM newest) = " most ")"
+
+/*
+ * Live jobs by run_at: formats for append_ordered().  A lane is a prefix of the index.  The first
+ * n jobs of all lanes are in the n lanes whose first jobs come first, and among the first n jobs
+ * of each of these lanes.  Without the conditions on run_at, each page of scheduled jobs would begin
  * with all ready jobs.
  */
 #define MOST_LANES		"1000"
-#define MOST_OF_LANE	"300"
+#define MOST_MERGED		"100"
 #define LANE(o)			o ".queue_id, " o ".priority, " o ".run_as, " o ".flow"
-#define MICROSECONDS(time)	"(extract(epoch FROM " time ") * 1000000)::int8"
-#define BY_RUN_AT(view, compare, direction) \
-	"WITH RECURSIVE lane AS ((SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o ORDER BY " LANE("o") " LIMIT 1) " \
-	"UNION ALL SELECT n.* FROM lane AS l, LATERAL (SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o " \
-	"WHERE (" LANE("o") ") > (" LANE("l") ") ORDER BY " LANE("o") " LIMIT 1) AS n), " \
-	"lanes AS MATERIALIZED (SELECT * FROM lane AS l LIMIT " MOST_LANES "), " \
-	"looked AS MATERIALIZED (SELECT c.run_at, c.id FROM lanes AS l, LATERAL (SELECT o.run_at, o.id FROM jobq_internal." view " AS o " \
+#define OF_LANE(view, n) \
+	"SELECT o.run_at, o.id FROM jobq_internal." view " AS o " \
 	"WHERE o.queue_id = l.queue_id AND o.priority = l.priority AND o.run_as = l.run_as AND o.flow = l.flow " \
 	"AND o.run_at < '9999-01-01 00:00:00+00' AND ($1::text IS DISTINCT FROM 'scheduled' OR o.run_at > (SELECT jobq_internal.clock())) " \
 	"AND ($1::text IS DISTINCT FROM 'ready' OR o.run_at <= (SELECT jobq_internal.clock())) " \
 	"AND ($9::timestamptz IS NULL OR o.run_at >= $9) AND ($10::timestamptz IS NULL OR o.run_at < $10) " \
-	"AND ($11::text IS NULL OR (o.run_at, o.id) " compare " ('epoch'::timestamptz + split_part($11, '-', 1)::int8 * interval '1 us', split_part($11, '-', 2)::int8)) " \
-	"ORDER BY o.run_at " direction ", o.id " direction " LIMIT " MOST_OF_LANE ") AS c " \
-	"WHERE $2::text IS NULL OR l.queue = $2 ORDER BY c.run_at " direction ", c.id " direction " LIMIT " MOST_OF_LANE "), " \
+	"AND ($11::text IS NULL OR (o.run_at, o.id) %2$s ('epoch'::timestamptz + split_part($11, '-', 1)::int8 * interval '1 us', split_part($11, '-', 2)::int8)) " \
+	"ORDER BY o.%1$s %3$s, o.id %3$s LIMIT " n
+#define BY_RUN_AT(view) \
+	"WITH RECURSIVE lane AS ((SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o ORDER BY " LANE("o") " LIMIT 1) " \
+	"UNION ALL SELECT n.* FROM lane AS l, LATERAL (SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o " \
+	"WHERE (" LANE("o") ") > (" LANE("l") ") ORDER BY " LANE("o") " LIMIT 1) AS n), " \
+	"lanes AS MATERIALIZED (SELECT * FROM lane AS l LIMIT " MOST_LANES "), " \
+	"first AS MATERIALIZED (SELECT " LANE("l") " FROM lanes AS l, LATERAL (" OF_LANE(view, "1") ") AS c " \
+	"WHERE $2::text IS NULL OR l.queue = $2 ORDER BY c.run_at %3$s, c.id %3$s LIMIT " MOST_MERGED "), " \
+	"looked AS MATERIALIZED (SELECT c.run_at, c.id FROM first AS l, LATERAL (" OF_LANE(view, MOST_MERGED) ") AS c " \
+	"ORDER BY c.run_at %3$s, c.id %3$s LIMIT " MOST_MERGED "), " \
 	"found AS MATERIALIZED (SELECT " JOB_LINE " FROM looked AS k, LATERAL (SELECT * FROM jobq.live_jobs AS x WHERE x.id = k.id OFFSET 0) AS j " \
 	"WHERE ($6::int8 IS NULL OR j.batch_id = $6) AND ($14::int8 IS NULL OR j.id = $14) AND " CONDITIONS "LIMIT " LIMIT(12) ") " \
 	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
-	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(12) " THEN (SELECT (array_agg(" MICROSECONDS("f.run_at") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f) " \
-	"WHEN (SELECT count(*) FROM looked) = " MOST_OF_LANE " THEN (SELECT (array_agg(" MICROSECONDS("k.run_at") " || '-' || k.id))[" MOST_OF_LANE "] FROM looked AS k) END, " \
+	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(12) " THEN (SELECT (array_agg(" PLACE("f.run_at") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f) " \
+	"WHEN (SELECT count(*) FROM looked) = " MOST_MERGED " THEN (SELECT (array_agg(" PLACE("k.run_at") " || '-' || k.id))[" MOST_MERGED "] FROM looked AS k) END, " \
 	"'partial', (SELECT count(*) FROM lanes) = " MOST_LANES ")"
 
 #define ALL_JOBS		"jobs AS j WHERE true"
 #define LIVE_JOBS		"live_jobs AS j WHERE true"
 #define FINISHED_JOBS	"jobs AS j WHERE j.finished_at IS NOT NULL"
-#define DEAD_JOBS		"jobs AS j WHERE j.id = ANY (ARRAY(SELECT d.id FROM jobq.dead_letters AS d LIMIT " MOST_SORTED "))"
+#define DEAD_JOBS		"jobs AS j WHERE j.id = ANY (ARRAY(SELECT d.id FROM jobq.dead_letters AS d LIMIT " MOST_DEAD "))"
 #define RUNNING_JOBS \
 	"live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL " \
 	"UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))"
@@ -117,10 +127,10 @@ static const struct
 	const char *by_run_at[2];	/* ascending and descending; or NULL */
 }			lists[] = {
 	{" running ", NEWEST(RUNNING_JOBS), ORDERED(RUNNING_JOBS), {NULL, NULL}},
-	{" ready scheduled suspended retryable blocked ", NEWEST(LIVE_JOBS), WINDOWED(LIVE_JOBS), {BY_RUN_AT("run_order", ">", "ASC"), BY_RUN_AT("run_order_down", "<", "DESC")}},
-	{" dead ", NEWEST(FINISHED_JOBS), WINDOWED(DEAD_JOBS), {NULL, NULL}},
-	{" completed cancelled expired ", NEWEST(FINISHED_JOBS), WINDOWED(FINISHED_JOBS), {NULL, NULL}},
-	{"", jobs_sql, WINDOWED(ALL_JOBS), {NULL, NULL}},
+	{" ready scheduled suspended retryable blocked ", NEWEST(LIVE_JOBS), WINDOWED(LIVE_JOBS, MOST_SORTED), {BY_RUN_AT("run_order"), BY_RUN_AT("run_order_down")}},
+	{" dead ", NEWEST(FINISHED_JOBS), WINDOWED(DEAD_JOBS, MOST_DEAD), {NULL, NULL}},
+	{" completed cancelled expired ", NEWEST(FINISHED_JOBS), WINDOWED(FINISHED_JOBS, MOST_SORTED), {NULL, NULL}},
+	{"", jobs_sql, WINDOWED(ALL_JOBS, MOST_SORTED), {NULL, NULL}},
 };
 
 /*
@@ -132,9 +142,8 @@ append_ordered(PQExpBuffer sql, const char *format, const char *order)
 {
 	bool		down = order[0] == '-';
 	const char *time = order + down;
-	const char *direction = down ? "DESC" : "ASC";
 
-	appendPQExpBuffer(sql, format, time, time, time, time, down ? "<" : ">", time, direction, direction, time);
+	appendPQExpBuffer(sql, format, time, down ? "<" : ">", down ? "DESC" : "ASC");
 }
 
 /*
@@ -159,9 +168,11 @@ run_jobs(Request *request)
 	if (order == NULL || order[0] == '\0')
 		appendPQExpBufferStr(&sql, lists[i].newest);
 	else if (lists[i].by_run_at[0] != NULL && (strcmp(order, "run_at") == 0 || strcmp(order, "-run_at") == 0))
-		appendPQExpBufferStr(&sql, lists[i].by_run_at[order[0] == '-']);
+		append_ordered(&sql, lists[i].by_run_at[order[0] == '-'], order);
 	else if (strstr(" " JOB_ORDERS " ", order) != NULL)
 		append_ordered(&sql, lists[i].ordered, order);
+	if (PQExpBufferDataBroken(sql))
+		fatal(EXIT_REFUSED, "out of memory");
 	if (sql.len > 0)
 		request->sql = sql.data;
 	statement_begin(request);
