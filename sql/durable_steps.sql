@@ -48,6 +48,57 @@ SELECT jobq.rerun(:id) AS again \gset
 SELECT state FROM test.outcome(:again);
 SELECT note FROM test.effect ORDER BY n;
 
+-- a rerun from a step on: the notes of this step and of later steps are forgotten, and the saved value of a later time
+CREATE PROCEDURE test.long_story(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF jobq.step('first') THEN
+		INSERT INTO test.effect (note) VALUES ('first');
+		PERFORM jobq.save('"early"');
+		CALL jobq.step_done('"of the first"');
+	END IF;
+	CALL jobq.await_signal('go', answer);
+	IF jobq.step('second') THEN
+		INSERT INTO test.effect (note) VALUES (format('second, after %s, %s, saved %s', jobq.step_result('first'), jobq.step_result('go'), jobq.saved()));
+		CALL jobq.step_done();
+	END IF;
+	IF jobq.step('third') THEN
+		INSERT INTO test.effect (note) VALUES (format('third %s', answer));
+		PERFORM jobq.save('"late"');
+		CALL jobq.step_done();
+	END IF;
+	IF payload ? 'fails' THEN
+		RAISE EXCEPTION 'dead at the end';
+	END IF;
+END
+$$;
+SELECT jobq.register('long_story', 'test.long_story(jsonb)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('long_story') AS id, jobq.enqueue('long_story', '{"fails": true}') AS dead \gset
+SELECT jobq.signal(j, 'go', '"signal"') FROM unnest(ARRAY[:id, :dead]::bigint[]) j;
+SELECT state, attempt FROM jobq.wait_many(ARRAY[:id, :dead]::bigint[], '5 min');
+SELECT code, message FROM test.error(format('SELECT jobq.rerun(%s)', :dead));
+SELECT code, message FROM unnest('{no such step,""}'::text[]) step, test.error(format('SELECT jobq.rerun(%s, %L)', :id, step));
+TRUNCATE test.effect;
+SELECT jobq.rerun(:id, from_step => 'second') AS again \gset
+SELECT state FROM test.outcome(:again);
+SELECT note FROM test.effect ORDER BY n;
+SELECT event, detail FROM jobq.history(:again) WHERE event IN ('step', 'saved', 'resumed', 'signal') ORDER BY at;
+TRUNCATE test.effect;
+SELECT jobq.rerun(:dead, from_step => 'third') AS again \gset
+SELECT state FROM test.outcome(:again);
+SELECT note FROM test.effect ORDER BY n;
+SELECT state FROM jobq.status(:dead);
+-- the new job waits for a signal of its own
+TRUNCATE test.effect;
+SELECT jobq.rerun(:id, from_step => 'go') AS again \gset
+SELECT test.until(format('(SELECT state = ''suspended'' FROM jobq.status(%s))', :again));
+SELECT jobq.signal(:again, 'go', '"another"');
+SELECT state FROM test.outcome(:again);
+SELECT note FROM test.effect ORDER BY n;
+SELECT jobq.delete(:dead);
+
 -- a saved value and the effects of its transaction stay together
 CREATE PROCEDURE test.import(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
 DECLARE
@@ -209,7 +260,7 @@ SELECT pg_advisory_unlock(4646);
 SELECT count(*) FROM test.effect;
 SELECT count(*) FROM jobq_internal.procedure_step WHERE job_id = :id;
 
-DROP PROCEDURE test.stands_still(jsonb), test.three_steps(jsonb, jobq.job_context), test.import(jsonb, jobq.job_context), test.rolled_back(jsonb), test.run_all(jsonb), test.with_settings(jsonb), test.stubborn(jsonb);
+DROP PROCEDURE test.stands_still(jsonb), test.long_story(jsonb), test.three_steps(jsonb, jobq.job_context), test.import(jsonb, jobq.job_context), test.rolled_back(jsonb), test.run_all(jsonb), test.with_settings(jsonb), test.stubborn(jsonb);
 DROP FUNCTION test.as_function(jsonb);
 DROP TABLE test.misused;
 DROP SEQUENCE test.failures;

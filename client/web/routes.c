@@ -257,8 +257,8 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
 	{"POST", "/api/jobs/{}/signals/{}", 0,.parameters = "body {} {2}",
 	.sql = "SELECT json_build_object('done', jobq.signal($2::int8, $3::text, $1::jsonb))"},
-	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
+	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "from_step",
+	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8, $1::jsonb ->> 'from_step'))"},
 
 	{"GET", "/api/failures", 0,.parameters = "?queue ?kind",
 		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_last_hour dead_letters job_id new",

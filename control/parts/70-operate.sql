@@ -96,10 +96,11 @@ backoff: the delay before the next attempt
 timeout: how long an attempt may run
 returns: nothing';
 
-CREATE FUNCTION jobq.rerun(id bigint) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.rerun(bigint) IS 'enqueue a completed, cancelled or expired job again
-id: the id of the finished job
+CREATE FUNCTION jobq.rerun(id bigint, from_step text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_rerun' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.rerun(bigint, text) IS 'enqueue a completed, cancelled or expired job again
+id: the id of the finished job; with from_step, also of a dead letter
+from_step: the name of a step of a durable procedure: the new job skips the steps that were done before this step began
 returns: the id of the new job';
 
 CREATE FUNCTION jobq.delete(id bigint) RETURNS void

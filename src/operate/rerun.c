@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rerun.c
- *	  rerun(): run a finished job once more.
+ *	  rerun(): run a finished job once more, also from a step of its procedure on.
  *
  * A job from the archive is enqueued as a new job with the same role and another id.  The
  * header "rerun_of" has the id of the old job, for the handler and the views.  The role is
@@ -14,6 +14,10 @@
  * The archive does not keep all arguments of enqueue().  Timeout, backoff and similar values
  * are again those of the kind.  The new job has no unique key, and belongs to no batch,
  * because the batch may have finished.
+ *
+ * With from_step, the new job gets copies of the steps that were done before this step began, and
+ * its procedure skips them.  The old job keeps its steps.  A dead letter is accepted only then,
+ * because retry() runs a dead letter again from its last step on.
  *
  * src/operate/rerun.c
  *
@@ -80,7 +84,7 @@ not_over(int64 id)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("job " INT64_FORMAT " is a dead letter", id),
-				 errhint("It is run again, under its id, by jobq.retry().")));
+				 errhint("It is run again, under its id, by jobq.retry(). With from_step, jobq.rerun() makes a new job of it.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
 			 errmsg("job " INT64_FORMAT " has not finished", id),
@@ -104,14 +108,39 @@ headers_of(int64 id, Datum headers, bool isnull)
 }
 
 /*
- * rerun(id): enqueue a finished job once more, and return the id of the new job.  ERROR if the
- * job is not in the archive, if the payload was not kept, and without the necessary
- * privileges.
+ * Copy the steps of the old job that were done before this step began.  ERROR if there is no such
+ * step.  The caller must be connected to SPI.
+ */
+static void
+copy_steps(int64 id, int64 new_id, Datum from_step)
+{
+	static const Oid types[] = {INT8OID, INT8OID, TEXTOID};
+	Datum		values[] = {Int64GetDatum(id), Int64GetDatum(new_id), from_step};
+	const char *name = TextDatumGetCString(from_step);
+
+	if (name[0] == '\0' ||
+		jobq_query("SELECT FROM jobq_internal.procedure_step WHERE job_id = $1 AND $2 IS NOT NULL AND name = $3",
+				   lengthof(types), types, values, NULL, SPI_OK_SELECT) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("job " INT64_FORMAT " has no step \"%s\"", id, name),
+				 errhint("jobq.history(" INT64_FORMAT ") shows its steps.", id)));
+	(void) jobq_query("INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, type, name, until, done_at, signal, result)"
+					  " SELECT $2, s.begun_at, 0, s.type, s.name, s.until, s.done_at, s.signal, s.result"
+					  " FROM jobq_internal.procedure_step s JOIN jobq_internal.procedure_step f ON f.job_id = $1 AND f.name = $3"
+					  " WHERE s.job_id = $1 AND s.name <> $3 AND s.begun_at <= f.begun_at AND s.done_at <= f.begun_at",
+					  lengthof(types), types, values, NULL, SPI_OK_INSERT);
+}
+
+/*
+ * rerun(id, from_step): enqueue a finished job once more, and return the id of the new job.  With
+ * from_step, also a dead letter, without the steps before this step.  ERROR if the job is not over,
+ * if the payload was not kept, if there is no such step, and without the necessary privileges.
  */
 Datum
 jobq_rerun(PG_FUNCTION_ARGS)
 {
-	static const Oid types[] = {INT8OID};
+	static const Oid types[] = {INT8OID, BOOLOID};
 	static const struct
 	{
 		int			column;
@@ -124,8 +153,9 @@ jobq_rerun(PG_FUNCTION_ARGS)
 		{OLD_CONTEXT, OPTION_CONTEXT, JSONBOID},
 		{OLD_TAGS, OPTION_TAGS, TEXTARRAYOID},
 	};
-	int64		id = PG_GETARG_INT64(0);
-	Datum		values[] = {Int64GetDatum(id)};
+	int64		id = PG_ARGISNULL(0) ? 0 : PG_GETARG_INT64(0);
+	bool		from_step = !PG_ARGISNULL(1);
+	Datum		values[] = {Int64GetDatum(id), BoolGetDatum(from_step)};
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqQueue	buffer;
@@ -145,12 +175,16 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	JobqUnique	unique;
 
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
 	PreventCommandIfReadOnly("jobq.rerun()");
 	jobq_pin_queues();
 	SPI_connect();
 	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags, limit_cost"
-				   " FROM jobq_internal.archive WHERE id = $1",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+				   " FROM jobq_internal.archive WHERE id = $1 UNION ALL"
+				   " SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags, limit_cost"
+				   " FROM jobq_internal.dead_letter WHERE id = $1 AND $2",
+				   lengthof(types), types, values, NULL, SPI_OK_SELECT) == 0)
 		not_over(id);
 	tuple = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
@@ -199,6 +233,8 @@ jobq_rerun(PG_FUNCTION_ARGS)
 								GetUserNameFromId(userid, false)));
 	jobq_put_job(&job, &unique);
 	SetUserIdAndSecContext(userid, sec_context);
+	if (from_step)
+		copy_steps(id, job_id(&job), PG_GETARG_DATUM(1));
 	SPI_finish();
 	jobq_audit(fcinfo, 1);
 	PG_RETURN_INT64(job_id(&job));

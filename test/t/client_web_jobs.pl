@@ -80,6 +80,7 @@ is(sql("SELECT name, payload FROM jobq_internal.signal WHERE job_id = $bad"), 'g
 ok($status == 200 && !$data->{done}, 'a completed job does not receive it');
 is((ask('POST', "/api/jobs/$bad/signals/", {}))[0], 404, 'a signal without a name');
 is((ask('POST', "/api/jobs/$bad/signals/a/b", {}))[0], 404, 'a path that is too long');
+like((ask('POST', "/api/jobs/$good/rerun", { from_step => 'no such step' }))[1], qr/has no step \\"no such step\\"/, 'a rerun from a step on');
 
 # Callers without access to payloads see no column with a copy of a payload.
 sql(q{
