@@ -59,6 +59,18 @@ SELECT jobq.enqueue('note', '{"what": "scheduled"}', delay => '1 day', headers =
 SELECT jobq.schedule('hourly', 'every 1 hour', 'note', '{"what": "tick"}');
 SELECT jobq.schedule('paused', 'every 1 hour', 'note', '{"what": "never"}');
 SELECT jobq.pause(schedule => 'paused');
+CREATE PROCEDURE approve(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF jobq.step('first') THEN
+		INSERT INTO effect (what) VALUES ('approval first');
+		CALL jobq.step_done('"kept"');
+	END IF;
+	CALL jobq.await_signal('approved', answer);
+	INSERT INTO effect (what) VALUES ('approval old definition');
+END $$;
+SELECT jobq.register('approve', 'approve(jsonb)', max_attempts => 1), jobq.enqueue('approve');
 });
 	# the first jobs of a batch and of a workflow run; the other jobs are paused
 	$node->safe_psql(
@@ -83,7 +95,7 @@ SELECT jobq.enqueue('note', '{"what": "ready"}', queue => 'still', priority => 5
 RESET ROLE});
 	wait_for($node, 'and the others wait',
 		q{SELECT count(*) FILTER (WHERE state = 'blocked') = 1 AND count(*) FILTER (WHERE state = 'retryable') = 1
-			AND count(*) FILTER (WHERE state = 'dead') = 1 FROM jobq.jobs}, $dbname);
+			AND count(*) FILTER (WHERE state = 'suspended') = 1 AND count(*) FILTER (WHERE state = 'dead') = 1 FROM jobq.jobs}, $dbname);
 	return;
 }
 
@@ -101,6 +113,7 @@ SELECT id, $state, kind, queue, role, run_at, payload, headers, result, error, g
 SELECT * FROM jobq_internal.unique_key ORDER BY key;
 SELECT id, name, state, total, completed, blocked FROM jobq.batches ORDER BY id;
 SELECT batch_id, name, element, needs FROM jobq.steps ORDER BY 1, 2, 3;
+SELECT * FROM jobq_internal.procedure_step ORDER BY job_id, name;
 SELECT name, cron, state$ticks FROM jobq.schedules ORDER BY name;
 SELECT name, mode, keep, paused, max_running, run_as FROM jobq.queues ORDER BY name;
 SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
@@ -124,6 +137,21 @@ sub come_to_their_end
 	wait_for($node, "$what: a dead letter was tried again",
 		q{SELECT count(*) = 1 FROM jobq.dead_letters WHERE jsonb_array_length(errors) = 2}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.resume('still'), jobq.resume('proxy')});
+
+	# a procedure that waited for a signal goes on, with a new definition
+	$node->safe_psql(
+		$dbname, q{
+CREATE OR REPLACE PROCEDURE approve(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF jobq.step('first') THEN
+		RAISE 'the first step is done';
+	END IF;
+	CALL jobq.await_signal('approved', answer);
+	INSERT INTO effect (what) VALUES (format('approval %s, %s', answer, jobq.step_result('first')));
+END $$;
+SELECT jobq.signal(id, 'approved', '"given"') FROM jobq.live_jobs WHERE state = 'suspended'});
 	wait_for($node, "$what: a workflow goes on and ends",
 		q{SELECT count(*) = 1 FROM effect WHERE what = 'flow completed'}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('2 days')});
@@ -135,7 +163,7 @@ sub come_to_their_end
 		'step a, step b, step c, flow completed, group 1, group 2, group 3', "$what: in order");
 	is( $node->safe_psql(
 			$dbname, q{SELECT what, count(*), string_agg(DISTINCT role, ' ') FROM effect WHERE what <> 'tick' GROUP BY 1 ORDER BY 1}),
-		join("\n", map { "$_|1|" . ($_ =~ /ready|errand/ ? 'clerk' : 'postgres') } 'batch 1', 'batch 2', 'batch completed', 'completed',
+		join("\n", map { "$_|1|" . ($_ =~ /ready|errand/ ? 'clerk' : 'postgres') } 'approval "given", "kept"', 'approval first', 'batch 1', 'batch 2', 'batch completed', 'completed',
 			'errand', 'flow completed', 'group 1', 'group 2', 'group 3', 'ready', 'scheduled', 'step a', 'step b', 'step c')
 		, "$what: each once, as its role");
 	wait_for($node, "$what: a schedule ticks", q{SELECT count(*) > 0 FROM effect WHERE what = 'tick'}, $dbname);
