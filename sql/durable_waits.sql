@@ -125,6 +125,30 @@ SELECT jobq.retry(:id);
 SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n;
 
+-- to the job that holds a unique key, in each scope; a driver may leave the types of the parameters open
+SELECT jobq.enqueue('dies_first', unique_key => 'invoice 17') AS id \gset
+SELECT jobq.enqueue('dies_first', unique_key => '17', uniqueness => '{"scope": "queue"}') AS in_queue \gset
+SELECT jobq.enqueue('dies_first', unique_key => '17', uniqueness => '{"scope": "database"}') AS in_database \gset
+SELECT test.suspended(j, 'go') FROM unnest(ARRAY[:id, :in_queue, :in_database]::bigint[]) j;
+TRUNCATE test.effect;
+INSERT INTO test.effect (note) VALUES ('alive');
+SELECT jobq.signal('dies_first', 'invoice 18', 'go', '{}'), jobq.signal('onboard', 'invoice 17', 'go', '{}'),
+	jobq.signal(NULL, '17', 'go', '{}', scope => 'queue', queue => 'no such queue');
+PREPARE send AS SELECT jobq.signal(kind => $1, unique_key => $2, name => $3, payload => $4);
+EXECUTE send('dies_first', 'invoice 17', 'go', '"by key"');
+SELECT test.outcome(:id);
+EXECUTE send('dies_first', 'invoice 17', 'go', '"over"');
+SELECT jobq.signal(NULL, '17', 'go', '"in a queue"', scope => 'queue', queue => 'default');
+SELECT test.outcome(:in_queue);
+SELECT jobq.signal(NULL, '17', 'go', '"in the database"', scope => 'database');
+SELECT test.outcome(:in_database);
+SELECT note FROM test.effect ORDER BY n;
+SELECT * FROM test.error('SELECT jobq.signal(NULL, ''17'', ''go'', ''{}'')');
+SELECT * FROM test.error('SELECT jobq.signal(''dies_first'', NULL, ''go'', ''{}'')');
+SELECT * FROM test.error('SELECT jobq.signal(''dies_first'', ''17'', NULL, ''{}'')');
+SELECT * FROM test.error('SELECT jobq.signal(''dies_first'', ''17'', ''go'', NULL)');
+SELECT * FROM test.error('SELECT jobq.signal(''dies_first'', ''17'', ''go'', ''{}'', scope => ''queue'')');
+
 -- a step of a workflow waits; the workflow goes on when the step has ended
 SELECT jobq.create_workflow('{"steps": [{"name": "wait", "kind": "onboard"}, {"name": "after", "kind": "echo", "payload": 1, "needs": ["wait"]}]}') AS batch \gset
 SELECT job_id AS id FROM jobq.steps WHERE batch_id = :batch AND name = 'wait' \gset

@@ -140,3 +140,15 @@ job: the id of the job, or the uuid under which the job was enqueued; for parame
 name: the name of the signal
 payload: passed to the procedure
 returns: false if the job had already finished';
+
+-- The payload has no default, so that a call with three arguments without types is not ambiguous.
+CREATE FUNCTION jobq.signal(kind text, unique_key text, name text, payload jsonb, scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_signal_key' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.signal(text, text, text, jsonb, text, text) IS 'send a signal to the job of the current role that holds a unique key
+kind: the kind of the job; only for the scope kind
+unique_key: the key
+name: the name of the signal
+payload: passed to the procedure
+scope: the scope of the key: kind, queue or database
+queue: the queue of the job; only for the scope queue
+returns: false if no job held the key, or if the job had already finished';

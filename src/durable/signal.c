@@ -50,10 +50,12 @@
 
 #include "durable/inner.h"
 #include "operate/operate.h"
+#include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_signal);
 PG_FUNCTION_INFO_V1(jobq_signal_uuid);
 PG_FUNCTION_INFO_V1(jobq_signal_text);
+PG_FUNCTION_INFO_V1(jobq_signal_key);
 
 /*
  * Commit, and lock the signals to the current job.  If the next transaction commits a suspension
@@ -199,27 +201,37 @@ role_of_job(Relation rel, int64 id)
 }
 
 /*
- * Send the signal in arguments 1 and 2 to the job.  Returns false if the job has finished.  A
- * dead letter keeps the signal for a retry.
+ * Read the name and the payload of a signal.  name_arg: number of the argument with the name,
+ * which the payload follows.  ERROR if one is not valid.
  */
 static Datum
-send_signal(FunctionCallInfo fcinfo, int64 id)
+read_signal(FunctionCallInfo fcinfo, int name_arg, JobqSignal *signal)
 {
-	JobqSignal	signal = {.job_id = id,.sent_by = GetUserId()};
-	char	   *name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
 	Datum		payload;
-	Relation	rel;
-	Oid			role;
-	bool		received;
 
 	PreventCommandIfReadOnly("jobq.signal()");
-	if (PG_ARGISNULL(2))
+	signal->name = text_to_cstring(durable_name_arg(fcinfo, name_arg, "name"));
+	if (PG_ARGISNULL(name_arg + 1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("payload must not be null"),
 				 errhint("The procedure reads a null as a timeout; a JSON null is possible.")));
-	payload = PG_GETARG_DATUM(2);
+	payload = PG_GETARG_DATUM(name_arg + 1);
 	jobq_check_value("payload", payload);
+	return payload;
+}
+
+/*
+ * Send the signal to signal->job_id.  Returns false if the job has finished.  A dead letter keeps
+ * the signal for a retry.
+ */
+static Datum
+send_signal(FunctionCallInfo fcinfo, JobqSignal *signal, Datum payload)
+{
+	int64		id = signal->job_id;
+	Relation	rel;
+	Oid			role;
+	bool		received;
 
 	rel = jobq_open_jobs();
 	do
@@ -229,16 +241,27 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 	} while (role_of_job(rel, id) != role);
 
 	/* the job may move between the tables, so check the first again */
-	received = wake_job(rel, id, name) || is_dead_letter(id, &role) || wake_job(rel, id, name);
+	received = wake_job(rel, id, signal->name) || is_dead_letter(id, &role) ||
+		wake_job(rel, id, signal->name);
 	table_close(rel, NoLock);
 	if (received)
 	{
-		signal.id = jobq_next_id();
-		signal.name = name;
-		jobq_signal_insert(&signal, payload);
+		signal->id = jobq_next_id();
+		signal->sent_by = GetUserId();
+		jobq_signal_insert(signal, payload);
 	}
 	jobq_audit(fcinfo, received);
 	PG_RETURN_BOOL(received);
+}
+
+/* Send the signal in arguments 1 and 2 to the job. */
+static Datum
+signal_job(FunctionCallInfo fcinfo, int64 id)
+{
+	JobqSignal	signal = {.job_id = id};
+	Datum		payload = read_signal(fcinfo, 1, &signal);
+
+	return send_signal(fcinfo, &signal, payload);
 }
 
 static int64
@@ -258,7 +281,7 @@ id_arg(FunctionCallInfo fcinfo)
 Datum
 jobq_signal(PG_FUNCTION_ARGS)
 {
-	return send_signal(fcinfo, id_arg(fcinfo));
+	return signal_job(fcinfo, id_arg(fcinfo));
 }
 
 /* signal(uuid, name, payload): the same, for the job with this uuid. */
@@ -266,7 +289,7 @@ Datum
 jobq_signal_uuid(PG_FUNCTION_ARGS)
 {
 	(void) (PG_ARGISNULL(0) && id_arg(fcinfo));
-	return send_signal(fcinfo, jobq_id_of_uuid(PG_GETARG_DATUM(0)));
+	return signal_job(fcinfo, jobq_id_of_uuid(PG_GETARG_DATUM(0)));
 }
 
 /* signal(text, name, payload): the same, for a parameter without a type. */
@@ -274,5 +297,29 @@ Datum
 jobq_signal_text(PG_FUNCTION_ARGS)
 {
 	(void) (PG_ARGISNULL(0) && id_arg(fcinfo));
-	return send_signal(fcinfo, jobq_id_of_text(PG_GETARG_TEXT_PP(0)));
+	return signal_job(fcinfo, jobq_id_of_text(PG_GETARG_TEXT_PP(0)));
+}
+
+/*
+ * signal(kind, unique_key, name, payload, scope, queue): the same, for the job of the current
+ * role that holds the unique key.  Returns false if no job holds the key.
+ */
+Datum
+jobq_signal_key(PG_FUNCTION_ARGS)
+{
+	static const JobqKeyArgs args = {.kind = 0,.key = 1,.scope = 4,.queue = 5};
+	JobqSignal	signal = {0};
+	Datum		payload;
+	JobqJob		key;
+
+	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
+	if (!jobq_unique_from_args(fcinfo, &args, &key))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the unique key and its kind must not be null")));
+	payload = read_signal(fcinfo, 2, &signal);
+	signal.job_id = jobq_unique_holder(&key);
+	if (signal.job_id == 0)
+		PG_RETURN_BOOL(false);
+	return send_signal(fcinfo, &signal, payload);
 }

@@ -64,6 +64,15 @@ typedef struct JobqStatement
 	bool		transaction;	/* run in a transaction */
 } JobqStatement;
 
+/* Numbers of the arguments of a function with which a role names a unique key. */
+typedef struct JobqKeyArgs
+{
+	int			kind;
+	int			key;
+	int			scope;
+	int			queue;
+} JobqKeyArgs;
+
 /* src/produce/enqueue.c */
 extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
 extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
@@ -88,6 +97,8 @@ extern void jobq_set_attempts(JobqJob *job, const Datum *options,
 							  const bool *nulls);
 
 /* src/produce/unique_options.c */
+extern bool jobq_unique_from_args(FunctionCallInfo fcinfo, const JobqKeyArgs *args,
+								  JobqJob *job);
 extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
 								const Datum *options, const bool *nulls);
 extern void jobq_refuse_merge(const bool *nulls);

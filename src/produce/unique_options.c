@@ -39,6 +39,9 @@ PG_FUNCTION_INFO_V1(jobq_release_key);
  */
 #define MAX_UNIQUE_MAX	100
 
+/* A queue without keys. */
+#define NO_QUEUE		(-1)
+
 static void check_has_key(const bool *nulls);
 static Datum unique_key(Datum option);
 static char released_by(Datum option);
@@ -302,6 +305,52 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 }
 
 /*
+ * Set the unique key of *job from arguments of a function, for the current role.  Returns false
+ * if the key is null, or the kind of the scope kind.  ERROR if the arguments do not fit the scope.
+ */
+bool
+jobq_unique_from_args(FunctionCallInfo fcinfo, const JobqKeyArgs *args, JobqJob *job)
+{
+	const char *scope = PG_ARGISNULL(args->scope) ? "kind"
+		: text_to_cstring(PG_GETARG_TEXT_PP(args->scope));
+	bool		of_queue = strcmp(scope, "queue") == 0;
+	bool		of_kind = strcmp(scope, "kind") == 0;
+
+	memset(job->nulls, true, sizeof(job->nulls));
+	job_clear_stat(job);
+	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(0));
+	jobq_unique_set_scope(job, scope);
+	if (of_queue != !PG_ARGISNULL(args->queue))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 of_queue ? errmsg("scope \"queue\" needs a queue")
+				 : errmsg("a queue needs scope \"queue\"")));
+	if (!of_kind && !PG_ARGISNULL(args->kind))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a unique key of the %s has no kind", scope),
+				 errhint("Leave kind out, or write NULL for it.")));
+	if (PG_ARGISNULL(args->key) || (of_kind && PG_ARGISNULL(args->kind)))
+		return false;
+	if (of_queue)
+	{
+		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(args->queue));
+		JobqQueue	queue;
+
+		/* a role that may not see the queue has no key there */
+		if (jobq_queue_by_name(name, false, &queue) == NULL)
+			queue.id = NO_QUEUE;
+		JOB_SET(job, JOB_UNIQUE_QUEUE, Int32GetDatum(queue.id));
+	}
+	JOB_SET(job, JOB_ID, Int64GetDatum(0));
+	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(GetUserId()));
+	if (of_kind)
+		JOB_SET(job, JOB_KIND, PG_GETARG_DATUM(args->kind));
+	JOB_SET(job, JOB_UNIQUE_KEY, PG_GETARG_DATUM(args->key));
+	return true;
+}
+
+/*
  * release_key(kind, unique_key, scope, queue): release a unique key of the current
  * role, whichever job holds the key.  The kind is used for the scope kind, and the queue for
  * the scope queue.  ERROR if the arguments do not fit the scope.
@@ -309,48 +358,12 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 Datum
 jobq_release_key(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		KIND, KEY, SCOPE, QUEUE
-	};
-	const char *scope = PG_ARGISNULL(SCOPE) ? "kind"
-		: text_to_cstring(PG_GETARG_TEXT_PP(SCOPE));
-	bool		of_queue = strcmp(scope, "queue") == 0;
-	bool		of_kind = strcmp(scope, "kind") == 0;
+	static const JobqKeyArgs args = {.kind = 0,.key = 1,.scope = 2,.queue = 3};
 	JobqJob		job;
 
 	PreventCommandIfReadOnly("jobq.release_key()");
 	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
-	memset(job.nulls, true, sizeof(job.nulls));
-	job_clear_stat(&job);
-	JOB_SET(&job, JOB_QUEUE_ID, Int32GetDatum(0));
-	jobq_unique_set_scope(&job, scope);
-	if (of_queue != !PG_ARGISNULL(QUEUE))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 of_queue ? errmsg("scope \"queue\" needs a queue")
-				 : errmsg("a queue needs scope \"queue\"")));
-	if (!of_kind && !PG_ARGISNULL(KIND))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a unique key of the %s has no kind", scope),
-				 errhint("Leave kind out, or write NULL for it.")));
-	if (PG_ARGISNULL(KEY) || (of_kind && PG_ARGISNULL(KIND)))
-		PG_RETURN_NULL();
-	if (of_queue)
-	{
-		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(QUEUE));
-		JobqQueue	queue;
-
-		/* a role that may not see the queue has no key there */
-		if (jobq_queue_by_name(name, false, &queue) == NULL)
-			PG_RETURN_BOOL(false);
-		JOB_SET(&job, JOB_UNIQUE_QUEUE, Int32GetDatum(queue.id));
-	}
-	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
-	JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(GetUserId()));
-	if (of_kind)
-		JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(KIND));
-	JOB_SET(&job, JOB_UNIQUE_KEY, PG_GETARG_DATUM(KEY));
-	PG_RETURN_BOOL(jobq_unique_release(&job));
+	if (jobq_unique_from_args(fcinfo, &args, &job))
+		PG_RETURN_BOOL(jobq_unique_release(&job));
+	PG_RETURN_NULL();
 }

@@ -346,6 +346,7 @@ extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
 extern bool jobq_unique_reclaim(Relation rel, const JobqJob *job);
 extern bool jobq_unique_release(const JobqJob *job);
+extern int64 jobq_unique_holder(const JobqJob *job);
 
 /* src/store/unique_key.c */
 extern void jobq_unique_key(const JobqJob *job, JobqUniqueKey *key);

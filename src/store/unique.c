@@ -463,3 +463,22 @@ jobq_unique_release(const JobqJob *job)
 	table_close(rel, NoLock);
 	return held;
 }
+
+/*
+ * Return the id of the job that holds the key that the job would have, or 0.  Does not wait.
+ */
+int64
+jobq_unique_holder(const JobqJob *job)
+{
+	Relation	rel = jobq_open_jobs();
+	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
+	JobqKeyHolder holder;
+	bool		held = false;
+
+	/* a scan without a snapshot may miss a row that is being replaced */
+	if (!find_holder(keys, rel, job, &holder, &held))
+		(void) find_holder(keys, rel, job, &holder, &held);
+	table_close(keys, NoLock);
+	table_close(rel, NoLock);
+	return held ? holder.job_id : 0;
+}
