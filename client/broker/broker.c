@@ -18,11 +18,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static pthread_t thread;
@@ -227,15 +227,26 @@ broker_settle(Message *message, bool accepted)
 bool
 broker_close(double timeout)
 {
-	struct timespec until;
+	double		until = seconds() + timeout;
+	bool		ended;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t) ceil(timeout);
 	pthread_mutex_lock(&shared.lock);
 	shared.closing = true;
 	pthread_mutex_unlock(&shared.lock);
 	pipe_signal(shared.wake_pipe[1]);
-	return pthread_timedjoin_np(thread, NULL, &until) == 0;
+	for (;;)
+	{
+		struct pollfd news = {shared.news_pipe[0], POLLIN, 0};
+
+		pthread_mutex_lock(&shared.lock);
+		ended = shared.ended;
+		pthread_mutex_unlock(&shared.lock);
+		if (ended || seconds() >= until)
+			break;
+		poll(&news, 1, (int) ceil((until - seconds()) * 1000));
+		pipe_drain(shared.news_pipe[0]);
+	}
+	return ended && pthread_join(thread, NULL) == 0;
 }
 
 #endif							/* HAVE_RABBITMQ */

@@ -48,7 +48,8 @@ typedef struct BrokerShared
 	bool		count_wanted;
 	int64_t		count;			/* messages in the consumed queue */
 	double		counted_at;
-	bool		closing;
+	bool		closing;		/* broker_close() was called */
+	bool		ended;			/* the thread uses nothing any more */
 } BrokerShared;
 
 /* client/broker/list.c */

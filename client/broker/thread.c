@@ -93,6 +93,10 @@ broker_run(void *unused)
 		(void) amqp_connection_close(conn, AMQP_REPLY_SUCCESS);
 		amqp_destroy_connection(conn);
 	}
+	pthread_mutex_lock(&shared.lock);
+	shared.ended = true;
+	pthread_mutex_unlock(&shared.lock);
+	pipe_signal(shared.news_pipe[1]);
 	return NULL;
 }
 
