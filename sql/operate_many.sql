@@ -62,7 +62,7 @@ SELECT * FROM test.outcome(:id);
 CALL test.fill_many();
 SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now() + interval '1 day'), queue => 'many', payload => '{"even": true}')$$);
 SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now()), queue => 'many', state => 'scheduled')$$);
-SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload => '{"even": false}')$$);
+SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload => '{"even": false}', state => 'waiting')$$);
 SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
 -- run_at of a blocked job cannot be changed, but its priority can
 SELECT jobq.create_batch() AS batch \gset

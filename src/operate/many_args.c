@@ -37,7 +37,7 @@ static const struct
 }			actions[] = {
 	[MANY_CANCEL] = {"cancel_many", "waiting, scheduled, ready, running, suspended, retryable, blocked"},
 	[MANY_RETRY] = {"retry_many", "dead, retryable"},
-	[MANY_EDIT] = {"edit_many", "scheduled, ready, suspended, retryable, blocked, dead"},
+	[MANY_EDIT] = {"edit_many", "waiting, scheduled, ready, suspended, retryable, blocked, dead"},
 	[MANY_DELETE] = {"delete_many", "dead"},
 };
 
@@ -80,8 +80,8 @@ states_for(const JobqMany * many)
 {
 	if (!many->edit.moves)
 		return actions[many->action].states;
-	return many->edit.nulls[EDIT_RUN_AT] ? "scheduled, ready, suspended, retryable, blocked"
-		: "scheduled, ready, retryable";
+	return many->edit.nulls[EDIT_RUN_AT] ? "waiting, scheduled, ready, suspended, retryable, blocked"
+		: "waiting, scheduled, ready, retryable";
 }
 
 /*
