@@ -95,10 +95,11 @@ COMMENT ON FUNCTION jobq.snooze(interval, boolean) IS 'commit the effects of the
 delay: the delay before the job runs again
 charge: true: the attempt counts for max_attempts; false: the attempt is not counted';
 
-CREATE FUNCTION jobq.cancel_current(reason text) RETURNS void
+CREATE FUNCTION jobq.cancel_current(reason text, job_id bigint DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.cancel_current(text) IS 'commit the effects of the handler at its return, and finish the job as cancelled
-reason: the error shown for the job';
+COMMENT ON FUNCTION jobq.cancel_current(text, bigint) IS 'commit the effects of the handler at its return, and finish the job as cancelled
+reason: the error shown for the job
+job_id: the job, in a handler of several jobs; null: the current job';
 
 CREATE FUNCTION jobq.reject_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_reject_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;

@@ -64,7 +64,7 @@ CREATE FUNCTION jobq.nack(id bigint, token bigint, error text DEFAULT NULL, dela
 AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.nack(bigint, bigint, text, interval) IS 'report a failed attempt; the job runs again after the backoff if an attempt is left
 id: the job
-token: the token of the job''s reservation
+token: the token of the job''s reservation; null: the job is of the set handler that calls
 error: the error message
 delay: the delay before the next attempt; else the backoff decides';
 
@@ -72,14 +72,14 @@ CREATE FUNCTION jobq.reject(id bigint, token bigint, reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_reject' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.reject(bigint, bigint, text) IS 'make the job a dead letter now
 id: the job
-token: the token of the job''s reservation
+token: the token of the job''s reservation; null: the job is of the set handler that calls
 reason: the error of the dead letter';
 
 CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0', payload jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release(bigint, bigint, interval, jsonb) IS 'return the job to the queue without charging an attempt
 id: the job
-token: the token of the job''s reservation
+token: the token of the job''s reservation; null: the job is of the set handler that calls
 delay: the delay before the job is available again
 payload: the new payload; null: unchanged';
 
@@ -109,6 +109,6 @@ CREATE FUNCTION jobq.log(id bigint, token bigint, message text, level text DEFAU
 AS 'MODULE_PATHNAME', 'jobq_report_log' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.log(bigint, bigint, text, text) IS 'add a line to the log of a job held by a consumer, visible at once
 id: the job
-token: the token of the job''s reservation
+token: the token of the job''s reservation; null: the job is of the set handler that calls
 message: the line
 level: debug, info, warning, or error';

@@ -2,7 +2,8 @@
  *
  * asked.c
  *	  Outcomes that a handler requests instead of completion: snooze(), cancel_current(),
- *	  reject_current().
+ *	  reject_current().  A set handler calls nack(), reject() and release() (src/consume/ack.c)
+ *	  for its jobs.
  *
  * A request is transactional like any other effect.  If a subtransaction is rolled back, its
  * requests are undone, and the earlier request is valid again.  Each call therefore stores the
@@ -28,13 +29,16 @@ PG_FUNCTION_INFO_V1(jobq_snooze);
 PG_FUNCTION_INFO_V1(jobq_cancel_current);
 PG_FUNCTION_INFO_V1(jobq_reject_current);
 
+/* Maximum length of a reason, in bytes. */
+#define MAX_REASON		1023
+
 /* The outcome before a request replaced it, in TopTransactionContext. */
 struct JobqAsked
 {
 	SubTransactionId subid;		/* in which the request was made */
 	JobqOutcome outcome;
 	int64		delay_ms;
-	char	   *reason;
+	const char *reason;
 	struct JobqAsked *before;
 };
 
@@ -46,7 +50,7 @@ take_back(JobqCurrent *current)
 
 	current->outcome = asked->outcome;
 	current->delay_ms = asked->delay_ms;
-	strlcpy(current->reason, asked->reason, sizeof(current->reason));
+	current->reason = asked->reason;
 	current->asked = asked->before;
 }
 
@@ -82,26 +86,15 @@ transaction_ended(XactEvent event, void *arg)
 	}
 }
 
-/* Copy a reason, truncated to size. */
-static void
-copy_reason(char *to, Size size, text *reason)
-{
-	char	   *whole = text_to_cstring(reason);
-
-	whole[pg_mbcliplen(whole, strlen(whole), size - 1)] = '\0';
-	strlcpy(to, whole, size);
-}
-
-static void
-ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason)
+/*
+ * The handler asks for this outcome of the job.  The delay is in milliseconds.  The reason is
+ * copied, and may be NULL.
+ */
+void
+jobq_ask_for(JobqCurrent *current, JobqOutcome outcome, int64 delay_ms, const char *reason)
 {
 	static bool registered = false;
-	JobqCurrent *current = jobq_require_current(function);
-	int64		ms = 0;
-	JobqAsked  *asked;
 
-	if (delay != NULL)
-		ms = jobq_interval_ms(delay, "delay", 0, JOBQ_MAX_DELAY_MS);
 	if (!registered)
 	{
 		RegisterXactCallback(transaction_ended, NULL);
@@ -112,19 +105,33 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 	/* save the outcome once per subtransaction */
 	if (current->asked == NULL || current->asked->subid != GetCurrentSubTransactionId())
 	{
-		asked = MemoryContextAlloc(TopTransactionContext, sizeof(JobqAsked));
+		JobqAsked  *asked = MemoryContextAlloc(TopTransactionContext, sizeof(JobqAsked));
+
 		asked->subid = GetCurrentSubTransactionId();
 		asked->outcome = current->outcome;
 		asked->delay_ms = current->delay_ms;
-		asked->reason = MemoryContextStrdup(TopTransactionContext, current->reason);
+		asked->reason = current->reason;
 		asked->before = current->asked;
 		current->asked = asked;
 	}
 	current->outcome = outcome;
-	current->delay_ms = ms;
-	current->reason[0] = '\0';
-	if (reason != NULL)
-		copy_reason(current->reason, sizeof(current->reason), reason);
+	current->delay_ms = delay_ms;
+	current->reason = reason == NULL ? NULL
+		: MemoryContextStrdup(current->memory != NULL ? current->memory
+							  : TopTransactionContext, reason);
+}
+
+/* Return the reason in argument n, truncated, or a default. */
+static char *
+reason_arg(FunctionCallInfo fcinfo, int n, const char *none)
+{
+	char	   *reason;
+
+	if (PG_ARGISNULL(n))
+		return pstrdup(none);
+	reason = text_to_cstring(PG_GETARG_TEXT_PP(n));
+	reason[pg_mbcliplen(reason, strlen(reason), MAX_REASON)] = '\0';
+	return reason;
 }
 
 /*
@@ -134,20 +141,33 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 Datum
 jobq_snooze(PG_FUNCTION_ARGS)
 {
+	bool		charge = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
+	JobqCurrent *current;
+
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("delay must not be null")));
-	ask_for(!PG_ARGISNULL(1) && PG_GETARG_BOOL(1) ? OUTCOME_RELEASE : OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
+	current = jobq_require_current("jobq.snooze()");
+	jobq_ask_for(current, charge ? OUTCOME_RELEASE : OUTCOME_SNOOZE,
+				 jobq_interval_ms(PG_GETARG_INTERVAL_P(0), "delay", 0, JOBQ_MAX_DELAY_MS),
+				 NULL);
 	PG_RETURN_VOID();
 }
 
-/* cancel_current(reason): the effects commit.  The job is finished as cancelled. */
+/*
+ * cancel_current(reason, job_id): the effects commit.  The job, or this job of the handler, is
+ * finished as cancelled.
+ */
 Datum
 jobq_cancel_current(PG_FUNCTION_ARGS)
 {
-	ask_for(OUTCOME_DISCARD, "jobq.cancel_current()", NULL,
-			PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0));
+	static const char function[] = "jobq.cancel_current()";
+	JobqCurrent *current = !PG_ARGISNULL(1) ? jobq_require_job(PG_GETARG_INT64(1), function)
+		: jobq_current != NULL && job_id(jobq_current->job) == 0 ? jobq_current
+		: jobq_require_current(function);
+
+	jobq_ask_for(current, OUTCOME_DISCARD, 0, reason_arg(fcinfo, 0, ""));
 	PG_RETURN_VOID();
 }
 
@@ -156,12 +176,9 @@ Datum
 jobq_reject_current(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = jobq_require_current("jobq.reject_current()");
-	char		reason[sizeof(current->reason)] = "the handler has rejected the job";
 
-	if (!PG_ARGISNULL(0))
-		copy_reason(reason, sizeof(reason), PG_GETARG_TEXT_PP(0));
 	current->rejected = true;
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_FAILED),
-			 errmsg("%s", reason)));
+			 errmsg("%s", reason_arg(fcinfo, 0, "the handler has rejected the job"))));
 }

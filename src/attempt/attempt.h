@@ -72,7 +72,13 @@ extern Datum jobq_call_with(const JobqFunction *function, Datum payload,
 
 extern void jobq_require_handler(const char *kind);
 extern JobqCurrent *jobq_require_current(const char *function);
+extern JobqCurrent *jobq_require_job(int64 id, const char *function);
+extern JobqCurrent *jobq_job_of_set(FunctionCallInfo fcinfo, const char *function);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
+
+/* src/attempt/asked.c */
+extern void jobq_ask_for(JobqCurrent *current, JobqOutcome outcome, int64 delay_ms,
+						 const char *reason);
 
 /* src/attempt/deferred.c */
 extern void jobq_fire_deferred(void);
@@ -91,6 +97,7 @@ extern char *jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id);
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 extern void jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job);
 extern void jobq_log_say(JobqJob *job, char *message);
+extern void jobq_log_add(JobqCurrent *current, const char *line);
 extern void jobq_log_warn(char *message);
 
 /* src/attempt/within.c */

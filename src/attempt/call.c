@@ -336,8 +336,43 @@ jobq_require_current(const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s cannot be called by a handler of several jobs", function),
-				 errhint("The function acts on a single job. The handler gets its jobs as an argument.")));
+				 errhint("For one of its jobs, the handler calls nack(), reject(), release() or log() with the job's id and a null token, or cancel_current() with the job's id.")));
 	return jobq_current;
+}
+
+/*
+ * Return this job of the handler that runs here.  The job of perform() has the id 0.  Raises an
+ * error if the job is another.
+ */
+JobqCurrent *
+jobq_require_job(int64 id, const char *function)
+{
+	JobqCurrent *current = jobq_current;
+	bool		set = current != NULL && current->set;
+
+	if (current == NULL)
+		(void) jobq_require_current(function);
+	while (current != NULL && job_id(current->job) != id)
+		current = set && current->outer != NULL && current->outer->set ? current->outer : NULL;
+	if (current == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("%s was called for job " INT64_FORMAT ", which this handler does not run",
+						function, id),
+				 errhint("A handler can act only on the jobs in its argument.")));
+	return current;
+}
+
+/*
+ * Arguments of a function of consumers: the job's id, its token.  If a set handler runs here, and
+ * the token is null, return the job, which must be of the handler.  Otherwise return NULL.
+ */
+JobqCurrent *
+jobq_job_of_set(FunctionCallInfo fcinfo, const char *function)
+{
+	if (!PG_ARGISNULL(1) || jobq_current == NULL || !jobq_current->set)
+		return NULL;
+	return jobq_require_job(PG_ARGISNULL(0) ? 0 : PG_GETARG_INT64(0), function);
 }
 
 /* current_job(): return the job that this session is running. */
@@ -351,12 +386,14 @@ jobq_current_job(PG_FUNCTION_ARGS)
 
 /*
  * set_progress(percent, message): store the progress in the worker's slot, at once visible to
- * all sessions.  Does nothing if the job has no slot.
+ * all sessions.  Does nothing if the job has no slot.  All jobs of a set handler have the same
+ * progress.
  */
 Datum
 jobq_set_progress(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = jobq_require_current("jobq.set_progress()");
+	JobqCurrent *current = jobq_current != NULL && jobq_current->set ? jobq_current
+		: jobq_require_current("jobq.set_progress()");
 	float4		percent = jobq_percent_arg(fcinfo, 0);
 	char	   *message = PG_ARGISNULL(1) ? pstrdup("") :
 		text_to_cstring(PG_GETARG_TEXT_PP(1));
@@ -372,6 +409,11 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 	SpinLockRelease(&slot->mutex);
 
 	jobq_tell_running(current->job, current->attempt, percent, true);
+	while (current->set && current->outer != NULL && current->outer->set)
+	{
+		current = current->outer;
+		jobq_tell_running(current->job, current->attempt, percent, true);
+	}
 	PG_RETURN_VOID();
 }
 

@@ -17,6 +17,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "common/pg_prng.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
@@ -349,8 +350,31 @@ released_for_good(const JobqJob *job, JobqOutcome outcome)
 }
 
 /*
+ * A set handler has reported that the attempt of this job has failed.  Returns true if the job
+ * will run again.
+ */
+static bool
+nacked(Relation rel, JobqJob *job, const JobqCurrent *current, TimestampTz started_at)
+{
+	bool		rejected = current->outcome == OUTCOME_REJECT;
+	JobqTrier	trier = {MyProcPid, NULL, -1, ""};
+	JobqError	error = {
+		.sqlerrcode = rejected ? ERRCODE_JOBQ_FAILED : ERRCODE_JOBQ_NACK,
+		.message = current->reason,.trier = &trier
+	};
+	JobqFailure failure = {
+		.started_at = started_at,.error = &error,.charge = true,.final = rejected,
+		.delay_ms = current->delay_ms
+	};
+
+	jobq_job_count_exception(job);
+	job->nulls[JOB_TOGETHER - 1] = true;	/* the worker is alive */
+	return jobq_job_failed(rel, job, &failure);
+}
+
+/*
  * The handler has returned: write the requested outcome in the handler's transaction.  The
- * caller has deleted the job's row.  Closes rel.  Returns true if the job will run again.
+ * caller has deleted the job's row.  Returns true if the job will run again.
  * Raises an error if the result is too large.
  */
 bool
@@ -421,7 +445,11 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 				jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
 			}
 			break;
+
+		case OUTCOME_NACK:
+		case OUTCOME_REJECT:
+			live = nacked(rel, job, current, started_at);
+			break;
 	}
-	table_close(rel, NoLock);
 	return live;
 }

@@ -98,12 +98,20 @@ whose_log(void)
 	return current;
 }
 
-/* Add a line to the lines of the job that runs here. */
-static void
-add_line(JobqCurrent *current, const char *line)
+/*
+ * Add a line to the lines of a job that runs here.  Lines of perform() belong to the calling job,
+ * if any.
+ */
+void
+jobq_log_add(JobqCurrent *current, const char *line)
 {
-	MemoryContext old = MemoryContextSwitchTo(current->memory);
+	MemoryContext old;
 
+	while (current != NULL && current->memory == NULL)
+		current = current->outer;
+	if (current == NULL)
+		return;
+	old = MemoryContextSwitchTo(current->memory);
 	if (list_length(current->log) == JOBQ_MAX_LINES)
 	{
 		pfree(linitial(current->log));
@@ -132,10 +140,7 @@ jobq_log(PG_FUNCTION_ARGS)
 	if (jobq_current->set)
 		(void) jobq_require_current("jobq.log()");
 	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
-
-	/* perform() outside of a job has no lines */
-	if (current != NULL)
-		add_line(current, line);
+	jobq_log_add(current, line);
 	PG_RETURN_VOID();
 }
 
@@ -148,7 +153,7 @@ jobq_log_warn(char *message)
 	JobqCurrent *current = whose_log();
 
 	if (current != NULL)
-		add_line(current, make_line(message, "warning", current->attempt));
+		jobq_log_add(current, make_line(message, "warning", current->attempt));
 }
 
 /*

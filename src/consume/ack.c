@@ -3,6 +3,9 @@
  * ack.c
  *	  ack(), nack(), reject(), release(): a consumer ends its leased jobs.
  *
+ * A set handler calls nack(), reject() and release() with a null token for its jobs.  The worker
+ * then carries out the request at the end of the attempt (jobq_ask_for()).
+ *
  * The token fences the job: a consumer whose lease has ended gets an error and changes
  * nothing.  The consequences of a failed attempt are the same as for workers (finish.c).
  *
@@ -368,13 +371,17 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 Datum
 jobq_nack(PG_FUNCTION_ARGS)
 {
-	fail_attempt(fcinfo, "jobq.nack()",
-				 PG_ARGISNULL(2) ? "the consumer could not do the job"
-				 : text_to_cstring(PG_GETARG_TEXT_PP(2)),
-				 ERRCODE_JOBQ_NACK, false,
-				 PG_ARGISNULL(3) ? -1
-				 : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
-									JOBQ_MAX_DELAY_MS));
+	JobqCurrent *current = jobq_job_of_set(fcinfo, "jobq.nack()");
+	const char *error = !PG_ARGISNULL(2) ? text_to_cstring(PG_GETARG_TEXT_PP(2))
+		: current != NULL ? "the handler could not do the job"
+		: "the consumer could not do the job";
+	int64		delay_ms = PG_ARGISNULL(3) ? -1
+		: jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0, JOBQ_MAX_DELAY_MS);
+
+	if (current != NULL)
+		jobq_ask_for(current, OUTCOME_NACK, delay_ms, error);
+	else
+		fail_attempt(fcinfo, "jobq.nack()", error, ERRCODE_JOBQ_NACK, false, delay_ms);
 	PG_RETURN_VOID();
 }
 
@@ -385,10 +392,15 @@ jobq_nack(PG_FUNCTION_ARGS)
 Datum
 jobq_reject(PG_FUNCTION_ARGS)
 {
-	fail_attempt(fcinfo, "jobq.reject()",
-				 PG_ARGISNULL(2) ? "the consumer rejected the job"
-				 : text_to_cstring(PG_GETARG_TEXT_PP(2)),
-				 ERRCODE_JOBQ_FAILED, true, 0);
+	JobqCurrent *current = jobq_job_of_set(fcinfo, "jobq.reject()");
+	const char *reason = !PG_ARGISNULL(2) ? text_to_cstring(PG_GETARG_TEXT_PP(2))
+		: current != NULL ? "the handler has rejected the job"
+		: "the consumer rejected the job";
+
+	if (current != NULL)
+		jobq_ask_for(current, OUTCOME_REJECT, 0, reason);
+	else
+		fail_attempt(fcinfo, "jobq.reject()", reason, ERRCODE_JOBQ_FAILED, true, 0);
 	PG_RETURN_VOID();
 }
 
@@ -505,11 +517,22 @@ jobq_release(PG_FUNCTION_ARGS)
 {
 	bool		anew = !PG_ARGISNULL(3);
 	Datum		payload = anew ? PG_GETARG_DATUM(3) : (Datum) 0;
+	int64		delay_ms = jobq_interval_ms(jobq_interval_arg(fcinfo, "delay"), "delay", 0,
+											JOBQ_MAX_DELAY_MS);
+	JobqCurrent *current = jobq_job_of_set(fcinfo, "jobq.release()");
 	Held		held;
 
+	if (current != NULL && anew)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a handler cannot release a job with another payload"),
+				 errhint("Enqueue another job, and let this job complete.")));
+	if (current != NULL)
+	{
+		jobq_ask_for(current, OUTCOME_SNOOZE, delay_ms, NULL);
+		PG_RETURN_VOID();
+	}
 	jobq_get_held(fcinfo, &held, "jobq.release()");
-	release(held.ids[0], held.tokens[0],
-			jobq_interval_ms(jobq_interval_arg(fcinfo, "delay"), "delay", 0, JOBQ_MAX_DELAY_MS),
-			anew ? &payload : NULL);
+	release(held.ids[0], held.tokens[0], delay_ms, anew ? &payload : NULL);
 	PG_RETURN_VOID();
 }

@@ -67,7 +67,7 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 /*
  * log(id, token, message, level): add a line to the log of a leased job.  The line is visible
  * at once, and stays if the transaction rolls back.  ERROR if the lease is lost.  Takes
- * db->lock in shared mode.
+ * db->lock in shared mode.  A set handler gives a null token.
  */
 Datum
 jobq_report_log(PG_FUNCTION_ARGS)
@@ -81,7 +81,13 @@ jobq_report_log(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	char	   *line;
 	bool		found;
+	JobqCurrent *current = jobq_job_of_set(fcinfo, "jobq.log()");
 
+	if (current != NULL)
+	{
+		jobq_log_add(current, jobq_log_line(fcinfo, 2, current->attempt));
+		PG_RETURN_VOID();
+	}
 	PreventCommandIfReadOnly("jobq.log()");
 	for (int i = 0; i < 2; i++)
 		if (PG_ARGISNULL(i))

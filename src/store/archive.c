@@ -23,7 +23,8 @@
 #include "store/store.h"
 
 /*
- * Minimum duration of a run, in microseconds, for which the cost of the run is stored.
+ * Minimum duration of a run, in microseconds, for which the cost of the run is stored.  The
+ * duration of a call for several jobs is divided by their number, like the cost.
  */
 #define COST_KEPT	1000
 
@@ -38,6 +39,7 @@ typedef struct End
 	const char *reason;			/* NULL if completed */
 	TimestampTz started_at;		/* DT_NOBEGIN: never */
 	TimestampTz now;
+	int			njobs;			/* ended together */
 	bool		has_result;
 	Datum		result;
 }			End;
@@ -46,8 +48,7 @@ static char state_after(JobqCause cause);
 static const char *reason_of(JobqCause cause);
 static bool archive_row(const JobqJob *job, const End * end, Datum *values,
 						bool *nulls);
-static bool cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now,
-					Datum *cost);
+static bool cost_of(const JobqJob *job, const End * end, Datum *cost);
 static void raise_end(const JobqJob *job, const End * end);
 static void tell_asker(const JobqJob *job, const End * end);
 static Relation open_archive(TimestampTz now);
@@ -170,7 +171,7 @@ archive_row(const JobqJob *job, const End * end, Datum *values, bool *nulls)
 	nulls[ARCHIVE_TAGS - 1] = JOB_ISNULL(job, JOB_TAGS);
 	values[ARCHIVE_LIMIT_COST - 1] = JOB(job, JOB_LIMIT_COST);
 	nulls[ARCHIVE_LIMIT_COST - 1] = JOB_ISNULL(job, JOB_LIMIT_COST);
-	nulls[ARCHIVE_COST - 1] = !cost_of(job, started_at, now, &values[ARCHIVE_COST - 1]);
+	nulls[ARCHIVE_COST - 1] = !cost_of(job, end, &values[ARCHIVE_COST - 1]);
 	if (end->reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(end->reason);
 	return true;
@@ -181,11 +182,12 @@ archive_row(const JobqJob *job, const End * end, Datum *values, bool *nulls)
  * short run with negligible cost, because there may be millions of these runs.
  */
 static bool
-cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now, Datum *cost)
+cost_of(const JobqJob *job, const End * end, Datum *cost)
 {
 	StringInfoData buf;
 
-	if (started_at == DT_NOBEGIN || now < started_at + COST_KEPT)
+	if (end->started_at == DT_NOBEGIN ||
+		end->now - end->started_at < (int64) COST_KEPT * end->njobs)
 		return false;
 	initStringInfo(&buf);
 	if (!jobq_append_cost(&buf, "", job))
@@ -252,7 +254,7 @@ jobq_archive(const JobqJob *job, JobqCause cause, TimestampTz started_at,
 {
 	End			end = {
 		.cause = cause,.state = state_after(cause),.started_at = started_at,
-		.reason = reason != NULL ? reason : reason_of(cause),.now = jobq_now(),
+		.reason = reason != NULL ? reason : reason_of(cause),.now = jobq_now(),.njobs = 1,
 		.has_result = has_result,.result = result
 	};
 	Datum		values[ARCHIVE_NATTS];
@@ -288,7 +290,8 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 				  const Datum *results, const bool *has_none)
 {
 	End			end = {
-		.cause = CAUSE_COMPLETED,.state = STATE_COMPLETED,.now = jobq_now()
+		.cause = CAUSE_COMPLETED,.state = STATE_COMPLETED,.now = jobq_now(),
+		.njobs = njobs
 	};
 	Relation	rel = open_archive(end.now);
 	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * njobs);

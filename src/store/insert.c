@@ -34,6 +34,9 @@
 
 #define MAX_KEPT	8
 
+/* Rows that are inserted together. */
+#define MAX_SLOTS	64
+
 /*
  * An index, with the result of BuildIndexInfo().  For other indexes than B-trees, the result
  * is built for each statement, because other access methods store data of the statement in it.
@@ -335,7 +338,7 @@ jobq_insert_row(Relation rel, Datum *values, bool *nulls)
 void
 jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 {
-	TupleTableSlot **slots;
+	TupleTableSlot *slots[MAX_SLOTS];
 	TupleDesc	desc;
 
 	if (ntuples == 0)
@@ -343,19 +346,21 @@ jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 
 	/* a copy has no reference count to maintain for each slot */
 	desc = CreateTupleDescCopy(RelationGetDescr(rel));
-	slots = palloc(sizeof(TupleTableSlot *) * ntuples);
-	for (int i = 0; i < ntuples; i++)
-	{
+	for (int i = 0; i < Min(ntuples, MAX_SLOTS); i++)
 		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-		ExecStoreHeapTuple(tuples[i], slots[i], true);
+	for (int done = 0; done < ntuples; done += MAX_SLOTS)
+	{
+		int			n = Min(ntuples - done, MAX_SLOTS);
+
+		for (int i = 0; i < n; i++)
+			ExecStoreHeapTuple(tuples[done + i], slots[i], true);
+		heap_multi_insert(rel, slots, n, GetCurrentCommandId(true), 0, NULL);
+		for (int i = 0; i < n; i++)
+			tuples[done + i]->t_self = slots[i]->tts_tid;
+		jobq_insert_entries(rel, tuples + done, n);
 	}
-	heap_multi_insert(rel, slots, ntuples, GetCurrentCommandId(true), 0, NULL);
-	for (int i = 0; i < ntuples; i++)
-		tuples[i]->t_self = slots[i]->tts_tid;
-	jobq_insert_entries(rel, tuples, ntuples);
-	for (int i = 0; i < ntuples; i++)
+	for (int i = 0; i < Min(ntuples, MAX_SLOTS); i++)
 		ExecDropSingleTupleTableSlot(slots[i]);
-	pfree(slots);
 	FreeTupleDesc(desc);
 }
 

@@ -220,6 +220,8 @@ typedef enum JobqOutcome
 	OUTCOME_RELEASE,
 	OUTCOME_DISCARD,
 	OUTCOME_SUSPEND,			/* the procedure waits */
+	OUTCOME_NACK,				/* of a job of a set handler */
+	OUTCOME_REJECT,				/* as OUTCOME_NACK */
 } JobqOutcome;
 
 /* Size of a job's trace in bytes, with the terminating zero. */
@@ -237,10 +239,10 @@ typedef struct JobqCurrent
 	const JobqJob *job;
 	int			attempt;		/* its number */
 	JobqOutcome outcome;
-	int64		delay_ms;		/* of snooze and release */
+	int64		delay_ms;		/* of snooze, release and nack */
 	TimestampTz until;			/* of suspend */
 	const char *waits_for;		/* of suspend: see jobq_internal.job */
-	char		reason[1024];	/* of discard */
+	const char *reason;			/* of discard, nack and reject */
 	JobqAsked  *asked;			/* requests of this transaction */
 	bool		rejected;		/* reject_current() was called */
 	bool		barred;			/* no further attempt can succeed */
@@ -323,6 +325,9 @@ extern void jobq_job_push(const JobqJob *job);
 extern bool jobq_relay_tells(const JobqQueue *queue);
 extern void jobq_notify_queue(const JobqQueue *queue);
 extern void jobq_job_push_if_undone(const JobqJob *job);
+
+/* src/store/delete_many.c */
+extern void jobq_job_delete_many(Relation rel, JobqJob *jobs, int n, bool *deleted);
 
 /* src/store/current.c */
 extern JobqCurrent *jobq_current;

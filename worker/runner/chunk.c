@@ -10,7 +10,7 @@
  *    that are not admitted run alone afterwards: run_job() carries out the consequence.  The
  *    remaining jobs form a later piece.
  * 2. Name all jobs in the slot, delete their rows, call the handler once, and record the end of
- *    each job.  All of this commits, or none.
+ *    each job: completed, or what the handler has asked for.  All of this commits, or none.
  * 3. If this fails, nothing is recorded, and no job is charged.  After a conflict the piece is
  *    tried again.  A job named by cancel() is cancelled, and the others are tried again.  After
  *    any other error, the two halves of the piece run, one after the other.
@@ -29,10 +29,8 @@
 
 #include "access/table.h"
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -49,29 +47,12 @@ typedef enum PieceEnd
 	PIECE_FAILED,				/* divide the piece */
 } PieceEnd;
 
-/* The jobs of a piece during a try. */
-typedef struct Piece
-{
-	int		   *list;			/* indexes of collected jobs: the n jobs of
-								 * the piece, and jobs that have left it */
-	int			n;
-	int			nnamed;			/* jobs that the slot names */
-	JobqJob    *jobs;			/* in the order of the list, like the rest */
-	JobqCurrent *currents;
-	int		   *attempts;
-	const char *kind;
-	JobqHandler handler;
-	TimestampTz now;
-} Piece;
-
 static void run_list(RunContext *run, int *list, int n);
 static void run_alone(RunContext *run, Collected *job);
 static PieceEnd try_piece(RunContext *run, int *list, int *n, bool last);
+static Piece *empty_piece(void);
 static Relation begin_piece(RunContext *run);
 static void end_transaction(void);
-static void admit(RunContext *run, Relation rel, Piece *piece);
-static bool in_common(const JobqJob *a, const JobqJob *b);
-static uint32 hash_common(const JobqJob *job);
 static void name_jobs(RunContext *run, Piece *piece);
 static void delete_rows(Relation rel, Piece *piece);
 static void run_jobs(RunContext *run, Relation rel, Piece *piece);
@@ -180,10 +161,10 @@ try_piece(RunContext *run, int *list, int *n, bool last)
 		MemoryContextSwitchTo(top);
 		return PIECE_OVER;
 	}
-	piece = palloc0(sizeof(Piece));
+	piece = empty_piece();
 	piece->list = list;
 	piece->n = *n;
-	admit(run, rel, piece);
+	admit(rel, piece);
 	*n = piece->n;
 	if (piece->n < 2)
 	{
@@ -228,6 +209,28 @@ try_piece(RunContext *run, int *list, int *n, bool last)
 }
 
 /*
+ * Return a piece without jobs.  The arrays remain allocated, because the kernel would clear
+ * their memory again for each call.
+ */
+static Piece *
+empty_piece(void)
+{
+	static Piece piece;
+
+	if (piece.jobs == NULL)
+	{
+		JobqJob    *jobs = MemoryContextAlloc(TopMemoryContext, sizeof(JobqJob) * JOBQ_MAX_CHUNK);
+
+		piece.currents = MemoryContextAlloc(TopMemoryContext, sizeof(JobqCurrent) * JOBQ_MAX_CHUNK);
+		piece.attempts = MemoryContextAlloc(TopMemoryContext, sizeof(int) * JOBQ_MAX_CHUNK);
+		piece.jobs = jobs;
+	}
+	piece.n = piece.nnamed = 0;
+	piece.kind = NULL;
+	return &piece;
+}
+
+/*
  * Begin the transaction of a piece.  Returns the table of jobs, or NULL if the worker has to
  * leave, because the extension or its role was dropped.
  */
@@ -257,95 +260,6 @@ end_transaction(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-}
-
-/*
- * Read the rows of the listed jobs, and keep those in the piece that may run now, together with
- * the first.
- */
-static void
-admit(RunContext *run, Relation rel, Piece *piece)
-{
-	int			listed = piece->n;
-	int			nestlevel = 0;
-
-	/* until the handler begins */
-	if (LockTimeout > 0)
-		nestlevel = NewGUCNestLevel();
-	process_wait_for_locks();
-	piece->jobs = palloc(sizeof(JobqJob) * listed);
-	piece->now = jobq_statement_start();
-	piece->n = 0;
-	for (int i = 0; i < listed; i++)
-	{
-		int			at = piece->list[i];
-		Collected  *candidate = &collected[at];
-		JobqJob    *job = &piece->jobs[piece->n];
-		JobqJob		first;
-
-		if (candidate->alike != 0 && piece->n > 0 &&
-			candidate->alike != collected[piece->list[0]].alike)
-			continue;
-		if (!jobq_job_fetch_entry(rel, &candidate->entry, GetActiveSnapshot(), job) ||
-			!may_join(job) ||
-			jobq_gate(rel, job, MODE_WORKER, &candidate->entry, GetActiveSnapshot(),
-					  piece->now, &first) != JOBQ_MAY_RUN)
-		{
-			candidate->alone = true;
-			continue;
-		}
-		candidate->alike = hash_common(job);
-		if (piece->n > 0 && !in_common(job, &piece->jobs[0]))
-		{
-			if (candidate->alike == collected[piece->list[0]].alike)
-				candidate->alone = true;
-			continue;
-		}
-		piece->list[piece->n++] = at;
-	}
-	if (nestlevel > 0)
-		AtEOXact_GUC(false, nestlevel);
-}
-
-/* What the jobs of a piece have in common, beside queue, priority and role of the run. */
-static const int common[] = {JOB_KIND, JOB_TENANT, JOB_CONTEXT};
-
-/* Return whether two jobs have everything in common that the jobs of a piece must have. */
-static bool
-in_common(const JobqJob *a, const JobqJob *b)
-{
-	if (job_role(a) != job_role(b))
-		return false;
-	for (int i = 0; i < (int) lengthof(common); i++)
-	{
-		int			att = common[i];
-
-		if (JOB_ISNULL(a, att) != JOB_ISNULL(b, att))
-			return false;
-		if (!JOB_ISNULL(a, att) &&
-			!datum_image_eq(JOB(a, att), JOB(b, att), false, -1))
-			return false;
-	}
-	return true;
-}
-
-/* Return a hash of what a job has in common with the others of its piece.  Never 0. */
-static uint32
-hash_common(const JobqJob *job)
-{
-	uint32		hash = murmurhash32(job_role(job));
-
-	for (int i = 0; i < (int) lengthof(common); i++)
-	{
-		struct varlena *value;
-
-		if (JOB_ISNULL(job, common[i]))
-			continue;
-		value = PG_DETOAST_DATUM_PACKED(JOB(job, common[i]));
-		hash = hash_combine(hash, hash_bytes((unsigned char *) VARDATA_ANY(value),
-											 VARSIZE_ANY_EXHDR(value)));
-	}
-	return hash == 0 ? 1 : hash;
 }
 
 static int
@@ -385,10 +299,14 @@ name_jobs(RunContext *run, Piece *piece)
 		collected[piece->list[i]].named = true;
 	}
 	qsort(members, piece->n, sizeof(JobqMember), compare_members);
-	piece->currents = palloc0(sizeof(JobqCurrent) * piece->n);
+	memset(piece->currents, 0, sizeof(JobqCurrent) * piece->n);
 	piece->currents[0].job = &piece->jobs[0];
 	report_job(piece->kind, job_id(&piece->jobs[0]));
 	claim(run, &piece->jobs[0], piece->kind, piece->now, timeout, piece->n);
+
+	/* all jobs are counted in the same place */
+	for (int i = 1; i < piece->n; i++)
+		piece->jobs[i].stat = piece->jobs[0].stat;
 }
 
 /*
@@ -398,13 +316,15 @@ name_jobs(RunContext *run, Piece *piece)
 static void
 delete_rows(Relation rel, Piece *piece)
 {
+	bool		deleted[JOBQ_MAX_CHUNK];
 	int			n = 0;
 
+	jobq_job_delete_many(rel, piece->jobs, piece->n, deleted);
 	for (int i = 0; i < piece->n; i++)
 	{
 		int			at = piece->list[i];
 
-		if (!jobq_job_delete(rel, &piece->jobs[i]))
+		if (!deleted[i])
 		{
 			collected[at].alone = true;
 			continue;
@@ -432,7 +352,6 @@ run_jobs(RunContext *run, Relation rel, Piece *piece)
 	JobqQueue	queue;
 	int			nestlevel;
 
-	piece->attempts = palloc(sizeof(int) * n);
 	jobq_run_to(&run->slot->run, JOBQ_RUN_BEGUN);
 	for (int i = 0; i < n; i++)
 	{
@@ -442,6 +361,7 @@ run_jobs(RunContext *run, Relation rel, Piece *piece)
 		current->attempt = piece->attempts[i] = job_attempt(&piece->jobs[i]) + 1;
 		current->slot = run->slot;
 		current->memory = run->memory;
+		current->set = true;
 		current->outer = i + 1 < n ? &piece->currents[i + 1] : NULL;
 		jobq_check_role(current);
 		jobq_tell_running(current->job, current->attempt, -1, true);
@@ -484,30 +404,53 @@ run_jobs(RunContext *run, Relation rel, Piece *piece)
 	CommitTransactionCommand();
 
 	for (int i = 0; i < n; i++)
-		count_job(run->slot, job_id(&piece->jobs[i]), &run->slot->jobs_done);
+		count_job(run->slot, job_id(&piece->jobs[i]),
+				  piece->currents[i].outcome == OUTCOME_NACK ||
+				  piece->currents[i].outcome == OUTCOME_REJECT
+				  ? &run->slot->jobs_failed : &run->slot->jobs_done);
 	if (piece->handler.recycled ||
 		(jobq_queue_by_id(job_queue_id(&piece->jobs[0]), &queue) != NULL &&
 		 queue.recycle == RECYCLE_EACH))
 		run->slot->retire = true;
 }
 
-/* Record the jobs as completed. */
+/*
+ * Record the outcome of each job: completed, or what the handler has asked for.  The completed
+ * jobs are archived together.
+ */
 static void
 record_ends(Relation rel, Piece *piece, Datum *results, bool *none)
 {
+	JobqJob    *completed = piece->jobs;
 	TimestampTz *started_at = palloc(sizeof(TimestampTz) * piece->n);
+	int			n = 0;
 
+	for (int i = 0; i < piece->n && completed == piece->jobs; i++)
+		if (piece->currents[i].outcome != OUTCOME_COMPLETE)
+			completed = palloc(sizeof(JobqJob) * piece->n);
 	for (int i = 0; i < piece->n; i++)
 	{
-		JobqJob    *job = &piece->jobs[i];
+		JobqCurrent *current = &piece->currents[i];
 
+		if (completed != piece->jobs)
+			completed[n] = piece->jobs[i];
+		if (current->outcome != OUTCOME_COMPLETE)
+		{
+			collected[piece->list[i]].live =
+				jobq_attempt_returned(rel, &completed[n], current, piece->now, !none[i],
+									  results[i]);
+			continue;
+		}
 		if (!none[i])
 			jobq_check_result(results[i]);
-		started_at[i] = piece->now;
-		JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(piece->attempts[i]));
-		jobq_log_keep(&piece->currents[i], job);
+		JOB_SET(&completed[n], JOB_ATTEMPT, Int32GetDatum(current->attempt));
+		jobq_log_keep(current, &completed[n]);
+		started_at[n] = piece->now;
+		results[n] = results[i];
+		none[n++] = none[i];
 	}
-	jobq_archive_many(piece->jobs, started_at, piece->n, results, none);
+	if (n > 0)
+		jobq_archive_many(completed, started_at, n, results, none);
 }
 
 /*
@@ -542,7 +485,8 @@ after_failure(RunContext *run, Piece *piece, bool last)
 
 /*
  * A try is over: the slot no longer names the jobs.  Carry out the requests of cancel() for
- * jobs that may run again.  Each of these leaves the piece, which is then tried again.
+ * jobs that may run again.  Each of these leaves the piece, which is then tried again.  A job
+ * that the commit left live has an entry in the ready set, and is over here.
  */
 static PieceEnd
 leave_piece(RunContext *run, Piece *piece, PieceEnd end)
@@ -571,11 +515,11 @@ leave_piece(RunContext *run, Piece *piece, PieceEnd end)
 		for (int k = 0; k < piece->nnamed && run->slot->run.stop == JOBQ_STOP_CANCEL; k++)
 			if (members[k].job == id)
 				member = &members[k];
-		if (member != NULL && member->stop && !job->over)
+		if (member != NULL && member->stop && (!job->over || job->live))
 		{
 			stopped = true;
 			run->ticket = jobq_owe_cancel(my_db, id);
-			job->over = cancel_given_back(run, id);
+			job->over |= cancel_given_back(run, id);
 			job->alone = true;
 		}
 		else if (i < piece->n)

@@ -48,7 +48,23 @@ typedef struct Collected
 	bool		over;			/* the worker is no longer responsible */
 	bool		alone;			/* runs by run_job() */
 	bool		named;			/* the slot names the job */
+	bool		live;			/* over here, but the job will run again */
 } Collected;
+
+/* Jobs that run together, during a try: see chunk.c. */
+typedef struct Piece
+{
+	int		   *list;			/* indexes of collected jobs: the n jobs of
+								 * the piece, and jobs that have left it */
+	int			n;
+	int			nnamed;			/* jobs that the slot names */
+	JobqJob    *jobs;			/* in the order of the list, like the rest */
+	JobqCurrent *currents;
+	int		   *attempts;
+	const char *kind;
+	JobqHandler handler;
+	TimestampTz now;
+} Piece;
 
 /* worker/runner/charge.c */
 extern bool charge_crashed(Relation rel);
@@ -103,6 +119,9 @@ extern void collect_return(JobqWakeList *wake);
 extern void run_job(RunContext *run, const JobqPush *entry);
 extern void count_job(JobqSlot *slot, int64 id, uint64 *counter);
 extern ErrorData *abort_attempt(RunContext *run, bool last, bool quiet, bool *again);
+
+/* worker/runner/admit.c */
+extern void admit(Relation rel, Piece *piece);
 
 /* worker/runner/chunk.c */
 extern void run_collected(RunContext *run);

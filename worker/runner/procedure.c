@@ -238,6 +238,7 @@ end_run(RunContext *run, const JobqJob *job, Oid role, bool has_result, Datum re
 	if (jobq_attempt_returned(rel, &now, jobq_current, run->slot->run.started_at,
 							  has_result, result))
 		run->next = JOBQ_RUN_LIVE;
+	table_close(rel, NoLock);
 }
 
 /*

@@ -311,6 +311,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	if (jobq_attempt_returned(rel, &finished, jobq_current, started_at,
 							  !isnull, result))
 		run->next = JOBQ_RUN_LIVE;
+	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 		jobq_commit_quietly();

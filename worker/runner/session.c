@@ -340,8 +340,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 
 		/* if this fails, "job" must match the restored row */
 		finished = *job;
-		live = jobq_attempt_returned(jobq_open_jobs(), &finished, current,
-									 started_at, !isnull, result);
+		live = jobq_attempt_returned(rel, &finished, current, started_at, !isnull, result);
 		AtEOXact_GUC(false, nestlevel);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(current->memory);
