@@ -99,14 +99,13 @@ broker_headers(const char *text, char *why, size_t size)
 {
 	json_error_t error;
 	json_t	   *headers;
+	char	   *quoted;
 
 	if (text == NULL)
 		return json_object();
-	headers = json_loads(text, 0, &error);
-
-	/* an integer may be larger than 64 bits */
-	if (headers == NULL)
-		headers = json_loads(text, JSON_DECODE_INT_AS_REAL, &error);
+	quoted = numbers_quote(text);
+	headers = json_loads(quoted, 0, &error);
+	free(quoted);
 	if (headers == NULL)
 		snprintf(why, size, "its headers cannot be sent: %s", error.text);
 	else if (has_long_name(headers))
@@ -206,11 +205,10 @@ json_of(const amqp_field_value_t *field)
 			return json_integer(field->value.i64);
 		case AMQP_FIELD_KIND_U64:
 		case AMQP_FIELD_KIND_TIMESTAMP:
-			return json_integer((json_int_t) field->value.u64);
 		case AMQP_FIELD_KIND_F32:
-			return json_real(field->value.f32);
 		case AMQP_FIELD_KIND_F64:
-			return json_real(field->value.f64);
+		case AMQP_FIELD_KIND_DECIMAL:
+			return number_of(field);
 		case AMQP_FIELD_KIND_UTF8:
 		case AMQP_FIELD_KIND_BYTES:
 			return memchr(field->value.bytes.bytes, 0, field->value.bytes.len) == NULL
@@ -284,7 +282,7 @@ broker_receive(const amqp_basic_deliver_t *delivery, const amqp_message_t *conte
 	}
 	if (properties->_flags & AMQP_BASIC_TYPE_FLAG)
 		message->type = text_of(properties->type);
-	message->headers = json_dumps(headers, JSON_COMPACT);
+	message->headers = numbers_unmark(json_dumps(headers, JSON_COMPACT));
 	json_decref(headers);
 	message->body = text_of(content->body);
 	message->length = content->body.len;

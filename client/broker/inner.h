@@ -70,6 +70,11 @@ extern amqp_connection_state_t broker_connect(const BrokerOptions *options, cons
 											  char *why, size_t size);
 extern void broker_explain(amqp_rpc_reply_t reply, char *why, size_t size);
 
+/* client/broker/numbers.c */
+extern char *numbers_quote(const char *json);
+extern struct json_t *number_of(const amqp_field_value_t *field);
+extern char *numbers_unmark(char *json);
+
 /* client/broker/content.c */
 extern int	broker_send(amqp_connection_state_t conn, const Message *message);
 extern Message *broker_receive(const amqp_basic_deliver_t *delivery, const amqp_message_t *content);
