@@ -30,6 +30,21 @@ export function parse(json) {
 		: json);
 }
 
+// JSON for the server with all its digits.
+export class Verbatim {
+	constructor(json) {
+		this.json = json;
+	}
+}
+
+// The JSON of a value, in which a Verbatim is unchanged.
+export function write(value) {
+	const texts = [];
+
+	return JSON.stringify(value, (key, inner) => inner instanceof Verbatim ? `\0${texts.push(inner.json) - 1}` : inner)
+		.replace(/"\\u0000(\d+)"/g, (all, n) => texts[n] ?? all);
+}
+
 let loggedOut = () => {};
 
 export function onLoggedOut(f) {
@@ -72,7 +87,7 @@ export async function ask(method, path, body, answered) {
 
 export const get = async (path) => parse(await ask('GET', path));
 export const post = async (path, value) => {
-	const text = await ask('POST', path, value === undefined ? undefined : JSON.stringify(value));
+	const text = await ask('POST', path, value === undefined ? undefined : write(value));
 
 	return text === '' ? null : parse(text);
 };

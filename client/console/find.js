@@ -1,7 +1,7 @@
 // The search box: filters as chips, suggestions while typing, and the order of the list.  Each filter
 // is an argument of the address, with the name of the server's argument.
 
-import { ask, get, withQuery } from './api.js';
+import { Verbatim, ask, get, withQuery } from './api.js';
 import { at, button, date, h } from './dom.js';
 import { hidden } from './parts.js';
 
@@ -252,7 +252,7 @@ export function conditions(query) {
 		else if (name === 'tag')
 			like.tags = [value];
 		else if (name === 'payload')
-			like.payload = JSON.parse(value);
+			like.payload = new Verbatim(value);
 		else
 			return null;
 	// these actions know only the time at which a job was enqueued, or failed

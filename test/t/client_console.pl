@@ -4,6 +4,7 @@ use strict;
 use warnings FATAL => 'all';
 use Cwd ();
 use File::Basename ();
+use File::Copy ();
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
@@ -48,6 +49,18 @@ is($kept, <<'END', 'with all their digits');
 16000000 9 {
   "text": "it ends [within
 END
+
+# An action on all jobs of a list concerns the jobs of the list: the number in the filter is not rounded.
+my $modules = PostgreSQL::Test::Utils::tempdir();
+File::Copy::copy($_, $modules) or die "$_: $!" foreach glob "$FindBin::RealBin/../../client/console/*.js";
+append_to_file("$modules/package.json", '{"type": "module"}');
+my $chosen;
+ok(IPC::Run::run([ 'node', '--input-type=module', '-e', <<'END', $modules ], '>', \$chosen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'the conditions of an action');
+const { write } = await import(`${process.argv[1]}/api.js`);
+const { conditions } = await import(`${process.argv[1]}/find.js`);
+console.log(write({ ...conditions({ queue: 'a "b"', payload: '{"id": 50755254975729665, "sum": 1.10}' }), dry_run: true }));
+END
+is($chosen, qq({"queue":"a \\"b\\"","payload":{"id": 50755254975729665, "sum": 1.10},"dry_run":true}\n), 'are the filters of the list');
 
 # The expression of a schedule in words.
 my $cron = <<'END';
