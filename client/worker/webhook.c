@@ -79,6 +79,7 @@ webhook_read_key(const char *secret, WebhookKey *key)
 {
 	size_t		length;
 	const char *coded;
+	size_t		padding = 0;
 	int			decoded;
 
 	secret += strspn(secret, BLANKS);
@@ -99,13 +100,14 @@ webhook_read_key(const char *secret, WebhookKey *key)
 		return "it is empty";
 	if ((key->bytes = calloc(1, length)) == NULL)
 		return "out of memory";
-	decoded = length % 4 == 0 ? EVP_DecodeBlock(key->bytes, (const unsigned char *) coded, (int) length) : -1;
+	while (padding < length && coded[length - 1 - padding] == '=')
+		padding++;
+	decoded = length % 4 == 0 && padding <= 2 && memchr(coded, '=', length - padding) == NULL
+		? EVP_DecodeBlock(key->bytes, (const unsigned char *) coded, (int) length) : -1;
 	if (decoded < 0)
 		return "behind whsec_ it is not base64";
 	/* the padding was decoded as zero bytes */
-	while (length > 0 && coded[--length] == '=')
-		decoded--;
-	key->length = decoded;
+	key->length = decoded - padding;
 	return NULL;
 }
 

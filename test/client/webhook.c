@@ -43,6 +43,7 @@ try_signatures(void)
 	static const char *const refused[] = {
 		"", "\n", "whsec_", "whsec_\n", "whsec_ \n", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS",
 		"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS!", "whsec_MfKQ 9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"whsec_====", "whsec_QQ==QQ==", "whsec_QQ=Q",
 		"whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==",
 	};
 	static const struct
