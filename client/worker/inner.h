@@ -32,6 +32,8 @@
 #include <sys/types.h>
 
 #define TELL_TIME	5.0			/* after a signal, to report outcomes */
+#define IDLE_TIME	1.0			/* longest time a job is held ahead, by
+								 * default */
 
 typedef enum JobState
 {
@@ -182,12 +184,15 @@ extern Job *jobs;				/* all jobs held, oldest first */
 extern double job_left_at;		/* when a job was last settled, by seconds() */
 extern double job_time;			/* mean duration of a job, in seconds; 0
 								 * before the first has ended */
+extern double answer_time;		/* mean time until the server answers a
+								 * report, in seconds */
 
 extern void job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure);
 extern void job_end(Job *job, JobOutcome outcome, const char *text);
 extern void job_done(Job *job, const char *output);
 extern void job_forget(Job *job);
 extern int	jobs_in(JobState state);
+extern int	jobs_ahead(void);
 extern bool jobs_are_apart(void);
 extern bool job_must_wait(const Job *job);
 extern char *without_junk(const char *text, size_t length);

@@ -16,8 +16,12 @@
 Job		   *jobs;
 double		job_left_at;
 double		job_time;
+double		answer_time;
 
 #define SHORTEST_HEARTBEAT	0.5 /* seconds */
+#define ASK_TIME		0.1		/* least assumed duration of jobq.reserve()
+								 * with jobs ready */
+#define MOST_AHEAD		200		/* most jobs held ahead, by default */
 
 /* The columns selected from jobq.reserve(). */
 enum
@@ -169,6 +173,21 @@ jobs_in(JobState state)
 	for (Job *job = jobs; job != NULL; job = job->next)
 		n += job->state == state;
 	return n;
+}
+
+/*
+ * The most jobs to hold in advance: the number that run while jobq.reserve() is called.
+ * 0 until the first job has ended, because the duration of jobs is unknown.
+ */
+int
+jobs_ahead(void)
+{
+	/* a busy server answers late; jobs held for longer are released */
+	double		ask_time = fmax(ASK_TIME, fmin(2 * answer_time, IDLE_TIME / 2));
+
+	if (work.ahead >= 0)
+		return work.ahead;
+	return job_time > 0 ? (int) fmin(MOST_AHEAD, work.parallel * ask_time / fmax(job_time, 0.001)) : 0;
 }
 
 /*

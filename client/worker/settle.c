@@ -79,6 +79,7 @@ static int	telling = TELL_NOTHING;
 static Job *told[MOST_AT_A_TIME];
 static int	ntold;
 static int	nsent;				/* including jobs removed since */
+static double sent_at;
 
 /* Most jobs per statement; halved after a statement that took too long. */
 static int	most_told = MOST_AT_A_TIME;
@@ -207,6 +208,7 @@ settle_next(Link *link, bool stopping)
 		return;
 	}
 	nsent = ntold;
+	sent_at = now;
 	if (telling != TELL_EXTEND)
 	{
 		/* move this subject to the end of the order */
@@ -270,6 +272,7 @@ settle_result(const PGresult *result)
 {
 	bool		good = PQresultStatus(result) == PGRES_TUPLES_OK;
 
+	answer_time += (seconds() - sent_at - answer_time) / 10;
 	if (good && telling != TELL_EXTEND)
 		most_told = most_told < MOST_AT_A_TIME / 2 ? 2 * most_told : MOST_AT_A_TIME;
 	for (int i = 0; i < ntold; i++)

@@ -33,11 +33,6 @@
 #define SHORTEST_WAIT	0.1
 #define TOO_LATE		1.0		/* for an answer, in seconds */
 #define SHORTEST_PATIENCE	3.0 /* then the connection is dropped */
-#define ASK_TIME		0.1		/* assumed duration of jobq.reserve() with
-								 * jobs ready */
-#define MOST_AHEAD		200		/* most jobs held ahead, by default */
-#define IDLE_TIME		1.0		/* longest time a job is held ahead, by
-								 * default */
 #define LOST_PAUSE		1.0		/* after a failed jobq.reserve() */
 #define CONFIRM_PAUSE	0.05	/* before jobq.reserve() is called again */
 #define MOST_REFUSED	20		/* jobs with a refused report that do not stop
@@ -63,7 +58,6 @@ static bool gave_back;			/* jobs held ahead were released; no job has
 								 * begun since */
 
 static bool stopping(void);
-static int	most_ahead(void);
 static int	untold(void);
 static int	room(void);
 static void reserve(void);
@@ -92,18 +86,6 @@ stopping(void)
 }
 
 /*
- * The most jobs to hold in advance: the number that run while jobq.reserve() is called.
- * 0 until the first job has ended, because the duration of jobs is unknown.
- */
-static int
-most_ahead(void)
-{
-	if (work.ahead >= 0)
-		return work.ahead;
-	return job_time > 0 ? (int) fmin(MOST_AHEAD, work.parallel * ASK_TIME / fmax(job_time, 0.001)) : 0;
-}
-
-/*
  * The number of outcomes not yet reported.  Up to MOST_REFUSED refused reports do not
  * count.
  */
@@ -124,7 +106,7 @@ static int
 room(void)
 {
 	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
-	int			ahead = gave_back ? 0 : most_ahead();
+	int			ahead = gave_back ? 0 : jobs_ahead();
 	int			n;
 
 	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold() > work.parallel + ahead)
