@@ -117,6 +117,7 @@ static int	nstuck;				/* of these, threads in handlers of jobs given up */
 static bool taken;				/* no more jobs are reserved */
 static double patience;
 static double job_time;			/* average duration of a job, in seconds */
+static double trip;				/* average seconds from a statement to the handling of the answer */
 static bool by_token;			/* the quota does not allow an extension of jobs of several
 								 * tokens together */
 static int	wake_pipe[2];
@@ -644,8 +645,10 @@ static int
 wanted(void)
 {
 	int			n = my.parallel - count[HELD] - count[RUNNING];
+	/* the next answer must arrive before the held jobs have ended */
+	double		soon = fmax(SOON, fmin(2 * trip, NOT_SOON / 2));
 	int			ahead = my.ahead > 0 ? my.ahead : my.ahead < 0 ? 0
-		: (int) fmin(MOST_AT_A_TIME, my.parallel * SOON / fmax(job_time, 0.001));
+		: (int) fmin(MOST_AT_A_TIME, my.parallel * soon / fmax(job_time, 0.001));
 
 	/*
 	 * While outcomes cannot be reported, no more jobs are reserved.  Some refused jobs are not
@@ -1030,6 +1033,8 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	if (result != NULL)
 		adapt(late, false);
 	pthread_mutex_lock(&mutex);
+	if (result != NULL)
+		trip += (now() - asked - trip) / 10;
 	refused = what == TELL_EXTEND && !by_token && strcmp(state_of(result), TOO_MANY) == 0;
 	by_token |= refused;
 	for (int i = 0; i < n; i++)
@@ -1224,6 +1229,7 @@ jobq_consume(const JobqConsumer *consumer)
 	my.name = my.name != NULL ? my.name : "c";
 	patience = fmin(1, my.wait);
 	job_time = INFINITY;
+	trip = 0;
 	stopping = taken = by_token = false;
 	give_up_at = INFINITY;
 	nrunners = my.parallel;

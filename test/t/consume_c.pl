@@ -26,6 +26,22 @@ command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 
 command_ok([ @cc, '-o', $program, "$FindBin::RealBin/../consumers/consumer.c", @libraries ], 'the consumer compiles');
 is_shown('c/example.c');
 
+# where answers come late, more is held ahead than begins in a tenth of a second
+append_to_file("$program-ahead.c", <<'END');
+#include "jobq_consumer.c"
+int main(void)
+{
+	my.parallel = 2;
+	job_time = 0.03;
+	printf("%d", wanted() - my.parallel);
+	trip = 0.2;
+	printf(" %d", wanted() - my.parallel);
+	return 0;
+}
+END
+command_ok([ @cc, '-o', "$program-ahead", "$program-ahead.c", @libraries[1 .. $#libraries] ], 'a part of the library compiles');
+command_like(["$program-ahead"], qr/^6 26$/, 'jobs are held ahead until the next answer arrives');
+
 # a locale with a decimal comma, if the locale can be created
 my $locales = PostgreSQL::Test::Utils::tempdir();
 my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>', \my $out, '2>', \my $err) }
