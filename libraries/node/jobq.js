@@ -508,7 +508,8 @@ class Consumer {
 				if (this.stopping) return;
 				this.log(`does not hear of jobs: ${error.message}`);
 				if (this.ear.client) this.ear.drop(this.ear.client);
-				await new Promise(done => setTimeout(done, 1000));
+				// without a connection, connect() waits
+				if (!LOST.test(error.severity ? error.code : '')) await Promise.race([sleep(1), this.stopped]);
 			}
 		}
 	}

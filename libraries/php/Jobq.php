@@ -417,6 +417,7 @@ class Consumer
 	private function await(): void
 	{
 		$until = self::now() + ($this->ended ? min(1, $this->wait) : $this->wait);
+		$connected = (bool) $this->ear;
 		try {
 			if (!$this->ear) {
 				$this->ear = self::connect($this->listen);
@@ -434,7 +435,9 @@ class Consumer
 		} catch (PDOException $error) {
 			($this->log)('does not hear of jobs: ' . $error->getMessage());
 			$this->ear = null;
-			$this->stopped(1);
+			// a lost connection is restored at once
+			if (!$connected || !preg_match(DISCONNECTED, self::stateOf($error)))
+				$this->stopped(1);
 		}
 	}
 

@@ -7,6 +7,7 @@ use lib "$FindBin::RealBin/../perl";
 use JobqDisturbed;
 use JobqLibrary;
 use JobqTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 $ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
@@ -14,6 +15,43 @@ my $node = library_node('Node with pg', 'node', '-e', 'require("pg")');
 my @command = ('node', "$FindBin::RealBin/../consumers/consumer.js");
 
 is_shown('node/example.js');
+# the pause after an error of the server does not apply to a lost connection that listens
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('cut', mode => 'consumer')});
+command_like([ 'node', '-e', <<'END', "$FindBin::RealBin/../../libraries/node/jobq.js" ], qr/^paused 0 done 1$/m, 'a consumer whose listening connection is lost makes another one at once');
+const { Client } = require('pg');
+const { Consumer } = require(process.argv[1]);
+const set = globalThis.setTimeout, moment = () => new Promise(done => set(done, 10));
+let pauses = 0, done = 0;
+
+(async () => {
+	const admin = new Client();
+	await admin.connect();
+	const ears = pid => admin.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'ear' AND query ~ '^LISTEN' AND state = 'idle' AND pid <> $1`, [pid]).then(({ rows }) => rows);
+	const consumer = new Consumer({}, ['cut'], () => { done++; }, { listen: { application_name: 'ear' }, wait: 60, log: () => {} });
+	const ended = consumer.run();
+	let ear;
+	while (!([ear] = await ears(0))[0]) await moment();
+	// the function of a promise, and not a function of the library
+	globalThis.setTimeout = (call, ms) => {
+		if (ms === 1000 && /native code/.test(call)) pauses++;
+		return set(call, ms);
+	};
+	// the first attempt to connect fails
+	const connect = consumer.ear.connect;
+	consumer.ear.connect = async () => {
+		consumer.ear.connect = connect;
+		throw new Error('the server does not answer');
+	};
+	await admin.query('SELECT pg_terminate_backend($1)', [ear.pid]);
+	while ((await ears(ear.pid)).length === 0) await moment();
+	await admin.query(`SELECT jobq.enqueue('work', '{}', 'cut')`);
+	while (done === 0) await moment();
+	console.log(`paused ${pauses} done ${done}`);
+	consumer.stop();
+	await ended;
+	await admin.end();
+})();
+END
 try_library($node, 'node', \@command, restart => 1);
 try_many($node, 'node-many', \@command, 17);
 try_ahead($node, 'node-ahead', \@command);

@@ -8,6 +8,7 @@ use JobqDisturbed;
 use JobqLibrary;
 use JobqProgram;
 use JobqTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = library_node('PHP with pdo_pgsql and pcntl',
@@ -15,6 +16,48 @@ my $node = library_node('PHP with pdo_pgsql and pcntl',
 my @command = ('php', "$FindBin::RealBin/../consumers/consumer.php");
 
 is_shown('php/example.php');
+
+# the pause after an error of the server does not apply to a lost connection that listens
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('cut', mode => 'consumer')});
+append_to_file($node->basedir . '/cut.php', <<'END');
+<?php
+namespace Jobq;
+
+// called by the library instead of the function of PHP
+function pcntl_sigtimedwait(array $signals, &$info = [], int $seconds = 0, int $nanoseconds = 0)
+{
+	global $pauses;
+	$pauses += $seconds >= 1;
+	return \pcntl_sigtimedwait($signals, $info, $seconds, $nanoseconds);
+}
+
+require $argv[1];
+$pauses = 0;
+$admin = new \PDO('pgsql:');
+$cut = false;
+$done = function () use (&$consumer, &$pauses) {
+	echo "paused $pauses done 1\n";
+	$consumer->stop();
+};
+$consumer = new Consumer('pgsql:', ['cut'], $done, listen: 'pgsql:application_name=ear', wait: 60, log: function ($line) use (&$cut, $admin) {
+	if (str_starts_with($line, 'does not hear')) {
+		$cut = true;
+		$admin->query("SELECT jobq.enqueue('work', '{}', 'cut')");
+	}
+});
+$pid = pcntl_fork();
+if ($pid === 0) {
+	// ends the connection once it listens
+	$admin = new \PDO('pgsql:');
+	while (!$admin->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ear' AND query ~ '^LISTEN'")->fetchAll())
+		usleep(10000);
+	posix_kill(posix_getpid(), SIGKILL);
+}
+$consumer->run();
+pcntl_waitpid($pid, $status);
+END
+command_like([ 'php', $node->basedir . '/cut.php', "$FindBin::RealBin/../../libraries/php/Jobq.php" ], qr/^paused 0 done 1$/m,
+	'a consumer whose listening connection is lost makes another one at once');
 try_library($node, 'php', \@command, parallel => 1, restart => 1);
 try_many($node, 'php-many', \@command, 1);
 try_ahead($node, 'php-ahead', \@command);
