@@ -68,6 +68,7 @@ LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
 SOON = 0.1  # seconds within which jobs held ahead begin, by default
 NOT_SOON = 1.0  # by default, seconds after which jobs that have not begun are given back
+CANCELLED = 5.0  # seconds to give jobs back after a cancellation
 
 # defaults for the conninfo: the loss of a server is noticed within a minute
 NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
@@ -443,7 +444,7 @@ class Consumer:
         self._trip = 0.0  # average seconds from a statement to the handling of the answer
         self._by_token = False  # the quota allows no extension of jobs of several tokens together
         self._taking = None
-        self._stopping = False
+        self._stopping = self._cancelled = False
         self._stop_timeout = stop_timeout
         self._give_up_at = math.inf
         self._failure = None
@@ -480,7 +481,7 @@ class Consumer:
         tasks = [self._taking, asyncio.create_task(self._tell())]
         listening = [asyncio.create_task(self._listen())] if self._listen_to else []
         try:
-            await asyncio.gather(*tasks)
+            await self._until_done(tasks)
         finally:
             self.stop()  # after a cancellation, no other job begins
             tasks += listening + [job._task for job in self._running]
@@ -492,6 +493,20 @@ class Consumer:
             self._threads.end()
         if self._failure:
             raise self._failure
+
+    async def _until_done(self, tasks):
+        """Wait for the tasks.  A cancellation gives all jobs back: the end of their leases could be charged to
+        the jobs."""
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            self.stop(0)
+            await asyncio.wait(tasks[1:], timeout=CANCELLED)
+            raise
+        for task in tasks:
+            if task.done():
+                task.result()
 
     # ------------------------------------------------------------ take
 
@@ -589,8 +604,9 @@ class Consumer:
                     self._wake.set()
             except psycopg.Error as error:
                 log.warning("does not hear of jobs: %s", str(error).strip())
-                await self._ear.close()
-                await asyncio.sleep(1)
+                if not self._ear.is_lost():
+                    await self._ear.close()
+                    await asyncio.sleep(1)
 
     # ------------------------------------------------------------ run
 
@@ -696,7 +712,7 @@ class Consumer:
             what, jobs = self._next(now)
             if jobs:
                 await self._tell_one(what, jobs)
-            elif self._taking.done() and not (self._held or self._running or self._ended):
+            elif (self._taking.done() or self._cancelled) and not (self._held or self._running or self._ended):
                 return
             else:
                 said = [job for job in self._running if not job.lost and (job._lines or job._progress)]

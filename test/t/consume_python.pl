@@ -23,9 +23,11 @@ $node->safe_psql('postgres', q{SELECT jobq.create_queue('cancelled', mode => 'co
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'cancelled') FROM generate_series(1, 2)});
 command_like(
 	[ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^begun 1$/m, 'a consumer that is cancelled begins no other job');
-import asyncio, sys
+import asyncio, logging, sys
 sys.path.insert(0, sys.argv[1])
 from jobq import Consumer
+
+logging.disable()
 
 begun = []
 
@@ -137,6 +139,82 @@ async def main():
 
 asyncio.run(main())
 END
+command_like([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^paused \[\] done 1$/m, 'so does one that has lost the connection that listens');
+import asyncio, logging, sys
+sys.path.insert(0, sys.argv[1])
+import psycopg
+from jobq import Consumer
+
+logging.disable()
+
+done, pauses, sleep = [], [], asyncio.sleep
+
+
+async def noting_sleep(seconds):
+    pauses.append(seconds)
+    await sleep(seconds)
+
+
+async def handle(job):
+    done.append(job)
+
+
+async def main():
+    consumer = Consumer("", ["cut"], handle, listen="application_name=ear", wait=60)
+    work = asyncio.create_task(consumer.work())
+    ears = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ear' AND query ~ '^LISTEN' AND state = 'idle' AND pid <> %s"
+    async with await psycopg.AsyncConnection.connect("", autocommit=True) as admin:
+        ear = None
+        while not ear:
+            ear = await (await admin.execute(ears, [0])).fetchone()
+        asyncio.sleep = noting_sleep
+        await admin.execute("SELECT pg_terminate_backend(%s)", ear)
+        while not await (await admin.execute(ears, ear)).fetchone():
+            await sleep(0.01)
+        await admin.execute("SELECT jobq.enqueue('work', '{}', 'cut')")
+        while not done:
+            await sleep(0.01)
+    print("paused", [pause for pause in pauses if pause >= 1], "done", len(done))
+    consumer.stop()
+    await work
+
+asyncio.run(main())
+END
+# the end of the program is not charged to jobs: a cancelled consumer gives back what it holds and what it runs
+foreach my $handler ('async def handle(job):', 'def handle(job):')
+{
+	my $sleep = $handler =~ /async/ ? 'await asyncio.sleep(60)' : 'time.sleep(60)';
+	my $queue = $handler =~ /async/ ? 'ending coroutine' : 'ending thread';
+
+	$node->safe_psql('postgres', qq{SELECT jobq.create_queue('$queue', mode => 'consumer')});
+	$node->safe_psql('postgres', qq{SELECT jobq.enqueue('work', '{}', '$queue') FROM generate_series(1, 2)});
+	command_ok([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], "a consumer is cancelled: $handler");
+import asyncio, sys, time
+sys.path.insert(0, sys.argv[1])
+from jobq import Consumer
+
+begun = []
+
+
+$handler
+    begun.append(job)
+    $sleep
+
+
+async def main():
+    consumer = Consumer("", ["$queue"], handle, ahead=1, lease=3600, wait=60)
+    work = asyncio.create_task(consumer.work())
+    while not (begun and consumer._held):
+        await asyncio.sleep(0.01)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert work.cancelled()
+
+asyncio.run(main())
+END
+	is($node->safe_psql('postgres', qq{SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2}),
+		'ready|0|2', 'its jobs are ready, and no attempt is charged');
+}
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
