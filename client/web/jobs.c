@@ -186,6 +186,9 @@ static const char *const columns[] = {
 
 #define NCOLUMNS	(sizeof(columns) / sizeof(columns[0]))
 
+/* The only number with a fraction is the progress, a float4: 33.3 stays 33.3. */
+#define FLOAT_DIGITS	JSON_REAL_PRECISION(9)
+
 /*
  * Append a text as a value of CSV (RFC 4180).  A spreadsheet would run a text that begins
  * like a formula, so such a text gets an apostrophe in front.
@@ -222,7 +225,7 @@ append_csv_job(PQExpBuffer csv, const json_t *job)
 			append_csv_text(csv, json_string_value(value));
 		else
 		{
-			text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+			text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | FLOAT_DIGITS);
 
 			if (text == NULL)
 				fatal(EXIT_REFUSED, "out of memory");
@@ -283,7 +286,7 @@ answer_export(Request *request, PGresult *result)
 		write_csv(&text, items, before == NULL || before[0] == '\0');
 	else
 	{
-		char	   *json = json_dumps(items, JSON_COMPACT);
+		char	   *json = json_dumps(items, JSON_COMPACT | FLOAT_DIGITS);
 
 		if (json == NULL)
 			fatal(EXIT_REFUSED, "out of memory");

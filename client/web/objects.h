@@ -100,11 +100,14 @@
 	"s.last_tick, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options FROM jobq.schedules AS s"
 
 /*
- * The jobs of a schedule, newest first, of the newest jobs of the database.
+ * The last jobs of a schedule, newest first.  Each names the previous one, so that other jobs
+ * do not matter.
  */
+#define RUN_COLUMNS	"j.id, j.state, j.enqueued_at, j.started_at, j.finished_at, j.error"
 #define RUNS \
-	"SELECT j.id, j.state, j.enqueued_at, j.started_at, j.finished_at, j.error FROM (SELECT * FROM jobq.jobs AS a ORDER BY a.id DESC LIMIT " MOST_LOOKED_AT ") AS j " \
-	"WHERE j.headers ->> 'schedule' = $1::text LIMIT 20"
+	"WITH RECURSIVE run AS (SELECT 1 AS n, j.headers, " RUN_COLUMNS " FROM (" JOB("s.last_job_id") ") AS j " \
+	"UNION ALL SELECT r.n + 1, j.headers, " RUN_COLUMNS " FROM run AS r, LATERAL (" JOB("(r.headers ->> 'previous_job')::int8") ") AS j WHERE r.n < 20) " \
+	"SELECT " RUN_COLUMNS " FROM run AS j ORDER BY j.n"
 
 /*
  * A kind, with the newest job as an example for new jobs.  A kind of consumers has no handler,

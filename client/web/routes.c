@@ -123,7 +123,7 @@ static const char metrics[] = "SELECT jobq.metrics()";
  * Enqueue a job.  The answer is the id, "null" if the key is held and on_conflict is "ignore",
  * and with an idempotency key a word about a repeated request: "replayed", or "differs" if the
  * job of the first request has another kind or payload.  A role that may not read its jobs
- * cannot compare.
+ * cannot compare.  With hidden payloads, only kinds are compared.
  *
  * With the key, the first call ignores a conflict, so that its result tells a new job from a
  * repeated request.
@@ -132,7 +132,7 @@ static const char metrics[] = "SELECT jobq.metrics()";
 static const char enqueue[] =
 "SELECT CASE WHEN NOT replays OR b -> 'uniqueness' ? 'on_conflict' THEN coalesce(" ENQUEUE("b") "::text, 'null') "
 "ELSE coalesce(" ENQUEUE("b || jsonb_build_object('uniqueness', b -> 'uniqueness' || '{\"on_conflict\": \"ignore\"}')") "::text, "
-"(SELECT i.id || CASE WHEN EXISTS (SELECT FROM jobq.jobs AS j WHERE j.id = i.id AND (j.kind <> job.kind OR j.payload <> coalesce(job.payload, '{}'))) "
+"(SELECT i.id || CASE WHEN EXISTS (SELECT FROM jobq.jobs AS j WHERE j.id = i.id AND (j.kind <> job.kind OR (NOT $4::bool AND j.payload <> coalesce(job.payload, '{}')))) "
 "THEN ' differs' ELSE ' replayed' END FROM (SELECT " ENQUEUE("b") " AS id OFFSET 0) AS i)) END "
 "FROM (SELECT kind, payload, replays, CASE WHEN " TRACED " THEN b || "
 "jsonb_build_object('headers', jsonb_build_object('traceparent', $3::text) || coalesce(nullif(b -> 'headers', 'null'), '{}')) "
@@ -223,7 +223,7 @@ const Route routes[] = {
 		.shown = JOB_SHOWN,
 		.words = {"state " JOB_STATES, "order " JOB_ORDERS, "format json csv"},.most = MOST_EXPORTED,
 	.run = run_jobs,.answer = answer_export},
-	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
+	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent hide",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
 	.sql = enqueue},

@@ -324,6 +324,9 @@ $file = $http->get("$server->{url}/api/jobs/export?format=csv&queue=found&state=
 is(scalar(() = $file->{content} =~ /,"'[=\@+-]/g), 4, 'no text is a formula');
 ($status, $text, $data) = ask('GET', '/api/jobs/export?queue=found&state=scheduled');
 is("$status " . join(' ', map { $_->{id} =~ /^\d+$/ ? $_->{tags}[0] : '?' } @$data), '200 tag1 tag0 tag0 tag1 tag1', 'the same as JSON');
+sql(q{SELECT jobq.create_queue('halves', mode => 'consumer'); SET ROLE app; SELECT jobq.enqueue('half', queue => 'halves');
+SELECT jobq.set_progress(id, token, 33.3) FROM jobq.reserve('{halves}', 1, '1 h')});
+like((ask('GET', "/api/jobs/export?queue=halves&format=$_"))[1], qr/(?:,|"progress":)33\.3,/, "$_: progress has the digits of the report") foreach qw(json csv);
 like((ask('GET', '/api/jobs/export?limit=3001'))[1], qr/it is a number from 1 to 3000/, 'so many at most');
 like((ask('GET', '/api/jobs/export?format=xml'))[1], qr/it is one of json, csv/, 'in one of two formats');
 
@@ -413,6 +416,10 @@ is((ask('PUT', '/api/schedules/daily', { cron => '0 5 * * *', kind => 'same', ti
 my $run = $data->{id};
 $data = (ask('GET', '/api/schedules/daily'))[2];
 is("$data->{kind} " . scalar(@{ $data->{next_ticks} }) . " $data->{runs}[0]{id}", "same 10 $run", 'its next ticks, and its last job');
+my $run_again = (ask('POST', '/api/schedules/daily/run', {}))[2]{id};
+sql(q{SELECT count(*) FROM jobq.enqueue_many('laned', ARRAY(SELECT '{}'::jsonb FROM generate_series(1, 3001)), queue => 'lane 1')});
+is(join(' ', map { $_->{id} } @{ (ask('GET', '/api/schedules/daily'))[2]{runs} }), "$run_again $run", 'its jobs, newest first, however many other jobs are newer');
+sql(q{SELECT jobq.cancel_many(kind => 'laned')});
 is(join(' ', @{ (ask('GET', '/api/ticks?cron=0+5+*+*+*&timezone=Europe/Madrid&limit=3'))[2]{items} }), join(' ', @{ $data->{next_ticks} }[0 .. 2]), 'the ticks of an expression');
 is((ask('GET', '/api/ticks?cron=0+5'))[0] . ' ' . (ask('GET', '/api/ticks?cron=0+5+*+*+*&limit=11'))[0], '400 400', 'of a wrong one, and too many');
 is((ask('DELETE', '/api/schedules/daily'))[0] . ' ' . (ask('GET', '/api/schedules/daily'))[0], '200 404', 'it is removed');
@@ -420,8 +427,8 @@ is((ask('PUT', '/api/queues/made', {}, $shy))[0] . ' ' . (ask('GET', '/api/kinds
 
 # A repeated request with an idempotency key.
 my $keyed = sub {
-	my ($body, $key) = @_;
-	my $answer = $http->post("$server->{url}/api/jobs", { headers => { Authorization => "Bearer $token", 'Content-Type' => 'application/json', 'Idempotency-Key' => $key }, content => $body });
+	my ($body, $key, $base) = @_;
+	my $answer = $http->post(($base || $server)->{url} . '/api/jobs', { headers => { Authorization => "Bearer $token", 'Content-Type' => 'application/json', 'Idempotency-Key' => $key }, content => $body });
 	return ($answer->{status}, $answer->{headers}{'idempotency-replayed'} // 'new', $json->decode($answer->{content}));
 };
 my ($code, $replayed, $answered) = $keyed->('{"kind": "same", "payload": {"a": 1}, "priority": 2}', 'once');
@@ -431,6 +438,8 @@ my $once = $answered->{id};
 is("$code $replayed $answered->{id}", "202 true $once", 'its repetition');
 ($code, $replayed, $answered) = $keyed->('{"kind": "same", "payload": {"a": 2}}', 'once');
 is("$code $replayed $answered->{detail}", '422 new the Idempotency-Key was used for another job: kind or payload differ', 'another request');
+is(join(' ', map { ($keyed->(qq({"kind": "same", "payload": {"a": $_}}), 'once', $shy))[0] } 1, 2), '202 202',
+	'a caller with hidden payloads cannot guess the payload of the first request');
 is(($keyed->('{"kind": "bad", "payload": {"a": 1}}', 'once'))[0], 202, 'the key is that of a kind');
 is(join(' ', ($keyed->('{"kind": "same", "payload": {"a": 2}, "uniqueness": {"on_conflict": "ignore", "for": "1 day"}}', 'once'))[0 .. 1]), '202 new', 'an effect of the request itself');
 
