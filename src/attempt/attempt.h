@@ -41,6 +41,7 @@ extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
 
 /* src/attempt/claim.c */
 extern JobqDatabase *jobq_loaded_database(void);
+extern void jobq_refuse_copy(const JobqDatabase *db, const char *function);
 extern bool jobq_claim_push(const JobqJob *job, const JobqQueue *queue,
 							JobqPush *push);
 extern bool jobq_claim_needed(const JobqPush *push, bool queue_limited);

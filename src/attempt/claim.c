@@ -68,6 +68,22 @@ jobq_loaded_database(void)
 	return db;
 }
 
+/*
+ * ERROR if the database is a copy that was not adopted, because the original runs the jobs.
+ * function: name of the SQL function, for the message.  The copy is known once the scheduler has
+ * loaded the leases.
+ */
+void
+jobq_refuse_copy(const JobqDatabase *db, const char *function)
+{
+	if (db->copied)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("%s does not work in a copy of a database that was served elsewhere",
+						function),
+				 errhint("Cancel what must not run here, and then call jobq.adopt().")));
+}
+
 static void
 group_tag(Relation rel, const JobqJob *job, LOCKTAG *tag)
 {

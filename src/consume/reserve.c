@@ -87,14 +87,11 @@ jobq_served_database(const char *function)
 					 errmsg("%s needs a scheduler, and this database has none",
 							function),
 					 errhint("Name the database in \"%s\".", "jobq.databases")));
-		if (db != NULL && db->leases->loaded && db->copied)
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_NOT_RUNNING),
-					 errmsg("%s does not work in a copy of a database that was served elsewhere",
-							function),
-					 errhint("Cancel what must not run here, and then call jobq.adopt().")));
 		if (db != NULL && db->leases->loaded)
+		{
+			jobq_refuse_copy(db, function);
 			return db;
+		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 10L, jobq_wait_event(wait_event, "JobqLoad"));

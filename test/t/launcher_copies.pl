@@ -48,6 +48,8 @@ sub waits_until_adopted
 		'copy', "$name: and explain() does");
 	my ($refused) = ($copy->psql('postgres', q{SELECT FROM jobq.reserve('{parts}')}))[2];
 	like($refused, qr/does not work in a copy/, "$name: and consumers get nothing");
+	($refused) = ($copy->psql('postgres', 'CALL jobq.work(once => true)'))[2];
+	like($refused, qr/jobq.work\(\) does not work in a copy/, "$name: nor does a session run the job");
 	my $told = () = slurp_file($copy->logfile) =~ /is a copy of a database served elsewhere: none of its jobs starts/g;
 	is($told, 1, "$name: and the log, once");
 	$copy->safe_psql('postgres', 'SELECT jobq.adopt()');

@@ -409,10 +409,14 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	int64		token;
 	bool		commits = SPI_inside_nonatomic_context();
+	JobqDatabase *db;
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
 	PreventCommandIfParallelMode("jobq.work()");
+	/* jobq.run_due() is for tests, also in a copy */
+	if (commits && (db = jobq_loaded_database()) != NULL)
+		jobq_refuse_copy(db, "jobq.work()");
 	rel = jobq_open_jobs();
 	if (charge_crashed(rel))
 	{
