@@ -232,9 +232,15 @@ want_batch(int64 id, Oid role, int64 bound, TimestampTz now)
 	return batch;
 }
 
+/*
+ * The batch is not wanted any more.  News that no evaluation has used is lost, so that a
+ * kept workflow would be stale.
+ */
 static void
 forget_batch(Wanted *batch)
 {
+	if (batch->news.whole || batch->news.ended.n > 0 || batch->news.added.n > 0)
+		kept_forget(batch->id);
 	if (batch->news.ended.ids != NULL)
 		pfree(batch->news.ended.ids);
 	if (batch->news.added.ids != NULL)
