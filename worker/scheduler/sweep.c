@@ -29,6 +29,8 @@
 static int64 expired[MAX_EXPIRED];
 static int	nexpired = 0;
 static int	unread = 0;			/* entries left to read in this sweep */
+static bool begun = false;		/* a walk through the index has not ended */
+static bool found = false;		/* the sweep has found expired rows */
 
 static TimestampTz plan(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -49,7 +51,8 @@ Duty		sweep_duty = {
 
 /*
  * Continue the sweep.  At its end, also check the groups, reserve new tokens, and
- * reload the settings of queues and limits.
+ * reload the settings of queues and limits.  A sweep that has found expired rows goes on
+ * behind SWEEP_ENTRIES, because only a sweep ends these jobs if no job starts.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -65,8 +68,11 @@ run(TimestampTz now)
 	index_end_lost();
 	while (nexpired > 0 && !share_over())
 		expire(expired[--nexpired], now);
+	if (nexpired == 0 && unread == 0 && found && begun)
+		unread = SWEEP_ENTRIES;
 	if (nexpired > 0 || unread > 0)
 		return now;
+	found = false;
 	groups_sweep();
 	tokens_renew();
 	my_db->reload = my_db->limits->stale = true;
@@ -88,7 +94,6 @@ static void
 walk_on(TimestampTz now)
 {
 	static IndexPosition at = {0};
-	static bool begun = false;
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 	bool		finished = true;
@@ -134,7 +139,10 @@ walk_on(TimestampTz now)
 		if (leased && !dormant)
 			index_note_leased(push.key.id);
 		if (ours && is_expired(scan.slot, now))
+		{
 			expired[nexpired++] = push.key.id;
+			found = true;
+		}
 		if (!ours || push.key.run_at > now)
 			continue;
 
