@@ -161,7 +161,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		$this->listen();
 		$queues = array_map(fn ($name) => '"' . addcslashes($this->getQueue($name), '"\\') . '"', explode('|', $queue ?: $this->default));
 		for ($until = hrtime(true) + 1e9 * $this->blockFor; !$this->stopping; ) {
-			$wait = sprintf('%.3f', max(0, min(1, ($until - hrtime(true)) / 1e9)));
+			$wait = sprintf('%.3F', max(0, min(1, ($until - hrtime(true)) / 1e9)));
 			$rows = $this->database->selectFromWriteConnection('SELECT id, token, queue, payload, attempt
 				FROM jobq.reserve(?::text[], 1, ?::interval, ?::interval, ?)',
 				['{' . implode(',', $queues) . '}', "$this->retryAfter s", "$wait s", 'laravel']);

@@ -13,6 +13,7 @@
 namespace Tests;
 
 error_reporting(E_ALL & ~E_DEPRECATED);
+setlocale(LC_ALL, '');		// as applications do
 foreach (['Queue', 'Events', 'Bus', 'Database', 'Console', 'Support'] as $part)
 	require "/usr/share/php/Illuminate/$part/autoload.php";
 require __DIR__ . '/../../libraries/laravel/jobq.php';

@@ -23,7 +23,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_clean_up try_library try_many try_ahead try_untold try_tells try_settles try_kills try_behind_pooler try_numbers);
+our @EXPORT = qw(library_node language_programs with_decimal_comma is_shown try_kinds try_stops try_clean_up try_library try_many try_ahead try_untold try_tells try_settles try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
@@ -84,6 +84,16 @@ sub language_programs
 			'-o', $program, $source->('c') . '.c', "$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
 		"$name.c compiles");
 	return @found, [ 'c', $program ];
+}
+
+# The words before a command that give it a locale with a decimal comma, if the locale can be created.
+sub with_decimal_comma
+{
+	my $locales = PostgreSQL::Test::Utils::tempdir();
+
+	return eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>', \my $out, '2>', \my $err) }
+	  ? ('env', "LOCPATH=$locales", 'LC_ALL=de_DE.UTF-8')
+	  : ();
 }
 
 # The manual contains this file of libraries/ verbatim; a worker has at most 15 lines.

@@ -4,7 +4,6 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-use IPC::Run ();
 use JobqDisturbed;
 use JobqLibrary;
 use JobqProgram;
@@ -42,12 +41,7 @@ END
 command_ok([ @cc, '-o', "$program-ahead", "$program-ahead.c", @libraries[1 .. $#libraries] ], 'a part of the library compiles');
 command_like(["$program-ahead"], qr/^6 26$/, 'jobs are held ahead until the next answer arrives');
 
-# a locale with a decimal comma, if the locale can be created
-my $locales = PostgreSQL::Test::Utils::tempdir();
-my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>', \my $out, '2>', \my $err) }
-  ? ('env', "LOCPATH=$locales", 'LC_ALL=de_DE.UTF-8')
-  : ();
-try_library($node, 'c', [ @comma, $program ], restart => 1);
+try_library($node, 'c', [ with_decimal_comma(), $program ], restart => 1);
 try_many($node, 'c-many', [$program], 17);
 try_ahead($node, 'c-ahead', [$program]);
 try_tells($node, 'c-tells', [$program]);

@@ -13,7 +13,7 @@ use Test::More;
 my $node = library_node('illuminate/queue',
 	'php', '-r', 'foreach (["Queue", "Events", "Bus", "Database", "Console", "Support"] as $part) is_readable("/usr/share/php/Illuminate/$part/autoload.php") || exit(1);
 		exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);');
-my @php = ('php', "$FindBin::RealBin/../consumers/laravel.php");
+my @php = (with_decimal_comma(), 'php', "$FindBin::RealBin/../consumers/laravel.php");
 my $self = JobqLibrary->new($node, 'laravel', [ @php, 'work', 'urgent|laravel' ]);
 my $folder = $ENV{FOLDER} = $self->{folder};
 
