@@ -660,7 +660,7 @@ class Consumer {
 		for (const job of jobs) job._.telling = { log: [...job._.lines], progress: job._.progress, extend: null }[what];
 		try {
 			await this.teller.rows(patience, TELL[what], [jobs.map(job => job.id), jobs.map(job => job.token),
-				jobs.map(text), jobs.map(job => time(job) === null ? null : `${time(job)} s`)]);
+				jobs.map(text), jobs.map(job => interval(time(job)))]);
 		} catch (error) {
 			this.notTold(what, jobs, error);
 			return;

@@ -648,8 +648,7 @@ class Consumer
 			$this->rows(TELL[$what], [
 				self::arrayOf(array_column($jobs, 'id')), self::arrayOf(array_column($jobs, 'token')),
 				self::arrayOf(array_map(fn ($job) => $extend ? null : $job->outcome[1], $jobs)),
-				self::arrayOf(array_map(fn ($job) => $extend ? "$this->lease s"
-					: ($job->outcome[2] === null ? null : $job->outcome[2] . ' s'), $jobs))]);
+				self::arrayOf(array_map(fn ($job) => Producer::interval($extend ? $this->lease : $job->outcome[2]), $jobs))]);
 		} catch (PDOException $error) {
 			$this->notTold($what, $jobs, $error);
 			return;

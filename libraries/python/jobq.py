@@ -798,7 +798,7 @@ class Consumer:
         try:
             await self._teller.rows(max(SHORTEST_WAIT, patience), TELL[what], [job.id for job in jobs],
                                     [job.token for job in jobs], texts,
-                                    [None if time is None else f"{time} s" for time in times])
+                                    [interval(time) for time in times])
         except (psycopg.Error, asyncio.TimeoutError) as error:
             self._not_told(what, jobs, error)
             return

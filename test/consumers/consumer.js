@@ -42,7 +42,7 @@ async function handle(job) {
 	if (what === 'retry' && job.attempt === 1) throw new Retry(0.1, 'once more');
 	if (what === 'later' && !givenBack.has(job.id)) {
 		givenBack.add(job.id);
-		throw new Release(0.1);
+		throw new Release(1e-7);
 	}
 	if (what === 'kill') process.reallyExit(9);
 	if (what === 'work') await sleep(2);

@@ -42,7 +42,7 @@ $handle = function (Job $job) use ($folder, $note) {
 		throw new Retry(0.1, 'once more');
 	if ($do == 'later' && !isset($given_back[$job->id])) {
 		$given_back[$job->id] = true;
-		throw new Release(0.1);
+		throw new Release(1e-5);
 	}
 	if ($do == 'kill')
 		posix_kill(getmypid(), SIGKILL);
