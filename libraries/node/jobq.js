@@ -44,6 +44,7 @@ const MOST_REFUSED = 20;				// refused ends of jobs up to which the consumer tak
 const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
 const MOST_AT_A_TIME = 100;				// jobs in a statement
+const JUDGE_PAUSE = 1;					// seconds for our own signal to arrive
 const SOON = 0.1;						// seconds in which what is held ahead begins, unless "ahead" is told
 const NOT_SOON = 1;						// seconds after which what has not begun is given back then
 
@@ -100,6 +101,13 @@ class Release extends Error {
 class Reject extends Error {}
 
 const sleep = seconds => new Promise(done => setTimeout(done, seconds * 1000).unref());
+
+// signals of terminals and service managers; a shell adds 128
+const STOPS = { SIGHUP: 129, SIGINT: 130, SIGQUIT: 131, SIGTERM: 143 };
+
+/** Was a command ended by such a signal? */
+const wasStopped = error => error instanceof Error &&
+	(error.signal in STOPS || Object.values(STOPS).includes(error.status ?? error.code));
 
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
@@ -560,6 +568,9 @@ class Consumer {
 			if (error instanceof Retry) return ['nack', clean(error.message), error.delay];
 			if (error instanceof Release) return ['release', null, error.delay];
 			if (error instanceof Reject) return ['reject', clean(error.message), null];
+			// a terminal, or a service manager, signals this program, too; the command may end first
+			if (wasStopped(error) && !this.stopping) await Promise.race([sleep(JUDGE_PAUSE), this.stopped]);
+			if (wasStopped(error) && this.stopping) return ['release', null, 0];
 			return ['nack', clean(error), null];
 		}
 	}

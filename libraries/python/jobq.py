@@ -23,7 +23,7 @@ third connection listens for notifications: then no call of reserve() waits, and
 connection of a pooler.
 
 Numbers in payloads and headers keep all digits: a number that a float cannot hold is a Decimal.  Handlers may
-return Decimals, too.
+return Decimals, too.  A time that datetime cannot hold is a text.
 
 A job whose lease may have ended is not acknowledged.  The consumer cancels a coroutine, and sets job.lost for a
 thread.  The returned value is dropped, because the server would refuse the acknowledgment.
@@ -38,6 +38,7 @@ import math
 import queue
 import re
 import signal
+import subprocess
 import threading
 import time
 import types
@@ -48,6 +49,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row, tuple_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import JsonbLoader
 
 log = logging.getLogger("jobq")
@@ -68,6 +70,8 @@ LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
 SOON = 0.1  # seconds within which jobs held ahead begin, by default
 NOT_SOON = 1.0  # by default, seconds after which jobs that have not begun are given back
+STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)  # sent by terminals and service managers
+JUDGE_PAUSE = 1.0  # seconds for our own signal to arrive
 CANCELLED = 5.0  # seconds to give jobs back after a cancellation
 
 # defaults for the conninfo: the loss of a server is noticed within a minute
@@ -162,6 +166,16 @@ class Reader(JsonbLoader):
             return Unreadable(error)
 
 
+class Times(TimestamptzLoader):
+    """Reads a time.  A time that datetime cannot hold, such as one after the year 9999, is a text."""
+
+    def load(self, data):
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            return bytes(data).decode()
+
+
 # ------------------------------------------------------------ produce
 
 
@@ -196,6 +210,7 @@ def _ask(connection, row_factory, read, statement, *values):
     """Run a statement on the caller's connection, and read the rows; an AsyncConnection returns an awaitable."""
     cursor = connection.cursor(row_factory=row_factory)
     cursor.adapters.register_loader("jsonb", Reader)
+    cursor.adapters.register_loader("timestamptz", Times)
     if isinstance(connection, psycopg.AsyncConnection):
 
         async def ask():
@@ -654,8 +669,21 @@ class Consumer:
             # cancelled task
             if isinstance(error, KeyboardInterrupt) or job.lost and isinstance(error, asyncio.CancelledError):
                 raise
+            if await self._stopped_too(error):
+                return "release", None, 0
             log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
             return "nack", f"{type(error).__name__}: {text_of(error)}", None
+
+    async def _stopped_too(self, error):
+        """Was a command of the handler ended together with this program?  A terminal, or a service manager, signals
+        both, and the command may end first."""
+        code = error.returncode if isinstance(error, subprocess.CalledProcessError) else 0
+        if not any(code in (-number, 128 + number) for number in STOPS):
+            return False
+        until = time.monotonic() + JUDGE_PAUSE
+        while not self._stopping and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        return self._stopping
 
     @staticmethod
     def _call(handler, job):

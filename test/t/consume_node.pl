@@ -52,6 +52,18 @@ let pauses = 0, done = 0;
 	await admin.end();
 })();
 END
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('signaled', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'signaled', max_attempts => 1)});
+command_ok([ 'setsid', '-w', 'node', '-e', <<'END', "$FindBin::RealBin/../../libraries/node/jobq.js" ], 'a consumer and the command of its handler get SIGTERM together');
+const { execFile } = require('child_process');
+const { Consumer } = require(process.argv[1]);
+
+const handle = () => new Promise((done, fail) => {
+	execFile('sleep', ['600'], error => fail(error)).once('spawn', () => process.kill(-process.pid, 'SIGTERM'));
+});
+new Consumer({}, ['signaled'], handle, { lease: 3600 }).run();
+END
+is($node->safe_psql('postgres', q{SELECT state, attempt FROM jobq.jobs WHERE queue = 'signaled'}), 'ready|0', 'the job goes back, and no attempt is charged');
 try_library($node, 'node', \@command, restart => 1);
 try_many($node, 'node-many', \@command, 17);
 try_ahead($node, 'node-ahead', \@command);

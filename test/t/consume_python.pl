@@ -180,6 +180,19 @@ async def main():
 
 asyncio.run(main())
 END
+# a time that datetime cannot hold
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('times', mode => 'consumer')});
+command_like([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^200000-01-01 \S+ 2999$/m, 'the status of a job has any time');
+import datetime, sys
+sys.path.insert(0, sys.argv[1])
+import psycopg
+from jobq import enqueue, status
+
+with psycopg.connect("") as connection:
+    far = status(connection, enqueue(connection, "work", queue="times", run_at="200000-01-01 00:00+00")).run_at
+    near = status(connection, enqueue(connection, "work", queue="times", run_at=datetime.datetime(2999, 1, 2, tzinfo=datetime.timezone.utc))).run_at
+    print(far, near.year)
+END
 # the end of the program is not charged to jobs: a cancelled consumer gives back what it holds and what it runs
 foreach my $handler ('async def handle(job):', 'def handle(job):')
 {
@@ -215,6 +228,27 @@ END
 	is($node->safe_psql('postgres', qq{SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2}),
 		'ready|0|2', 'its jobs are ready, and no attempt is charged');
 }
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('signaled', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'signaled', max_attempts => 1)});
+command_ok([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], 'a consumer and the command of its handler get SIGTERM together');
+import os, signal, subprocess, sys, threading
+sys.path.insert(0, sys.argv[1])
+from jobq import Consumer
+
+os.setpgid(0, 0)
+begun = threading.Event()
+
+
+def handle(job):
+    command = subprocess.Popen(["sleep", "600"])
+    begun.set()
+    raise subprocess.CalledProcessError(command.wait(), "sleep")
+
+
+threading.Thread(target=lambda: begun.wait() and os.killpg(0, signal.SIGTERM)).start()
+Consumer("", ["signaled"], handle, lease=3600).run()
+END
+is($node->safe_psql('postgres', q{SELECT state, attempt FROM jobq.jobs WHERE queue = 'signaled'}), 'ready|0', 'the job goes back, and no attempt is charged');
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
