@@ -461,7 +461,7 @@ class Consumer {
 			// the outcome, probably permanently.  A job with a timeout may have less time than
 			// other jobs.
 			_: { controller, since: now(), until: now() + left, extendAt: now() + Math.min(heartbeat, left / 3), outcome: null,
-				alone: false, refused: false, tellAt: 0, apart, lines: [], progress: null, settled: false, result: null },
+				alone: false, refused: false, tellAt: 0, apart, lines: [], told: false, progress: null, settled: false, result: null },
 			/**
 			 * Acknowledge the job in the open transaction of this client: the job is completed if,
 			 * and when, the transaction commits.  The handler then commits and returns; the value
@@ -469,8 +469,11 @@ class Consumer {
 			 * has failed.
 			 */
 			ack: async (db, result = null) => {
+				const text = result === null ? null : write(result);
+				// not known yet whether lines in a running statement are stored
+				while (job._.told && !job.lost) await new Promise(done => setTimeout(done, 10));
 				job.signal.throwIfAborted();
-				const lines = JSON.stringify(job._.lines), text = result === null ? null : write(result);
+				const lines = JSON.stringify(job._.lines);
 				// from here on, the transaction decides: the consumer extends no lease and sends no lines
 				Object.assign(job._, { until: Infinity, extendAt: Infinity, settled: true, result: text });
 				if (db instanceof FakeQueue) return;
@@ -668,13 +671,18 @@ class Consumer {
 		const asked = now(), extend = what === 'extend', meanwhile = MEANWHILE.includes(what);
 		const time = job => extend ? this.lease : meanwhile ? null : job._.outcome[2];
 		const text = job => what === 'log' ? JSON.stringify(job._.telling) : meanwhile ? job._.telling : job._.outcome[1];
-		for (const job of jobs) job._.telling = { log: [...job._.lines], progress: job._.progress, extend: null }[what];
+		for (const job of jobs) {
+			job._.telling = { log: [...job._.lines], progress: job._.progress, extend: null }[what];
+			job._.told = what === 'log';
+		}
 		try {
 			await this.teller.rows(patience, TELL[what], [jobs.map(job => job.id), jobs.map(job => job.token),
 				jobs.map(text), jobs.map(job => interval(time(job)))]);
 		} catch (error) {
 			this.notTold(what, jobs, error);
 			return;
+		} finally {
+			for (const job of jobs) job._.told = false;
 		}
 		const took = now() - asked;
 		this.adapt(took);

@@ -280,6 +280,8 @@ class Job:
         # a job with a timeout may have less time than other jobs
         self._extend_at = self._since + min(heartbeat, lease / 3)
         self._lines = []  # lines of log() to report
+        self._told = False  # a statement with lines is running
+        self._lock = threading.Lock()  # for these two
         self._progress = None  # progress to report
         self._telling = None  # the part of the lines or of the progress in a running statement
         self._outcome = None  # the outcome to report: a key of TELL, text, seconds
@@ -303,13 +305,39 @@ class Job:
         returns an awaitable."""
         self.check()
         result = None if result is None else written(result)
-        # from here on, the transaction decides: the consumer extends no lease and sends no lines
-        self._until = self._extend_at = math.inf
-        self._settled, self._result = True, result
         if isinstance(connection, FakeQueue):
+            self._take_lines()
+            self._result = result
             return connection._answer(None)
-        lines, self._lines, self._progress = json.dumps(self._lines), [], None
-        return _ask(connection, tuple_row, lambda rows: None, ACK, self.id, self.token, lines, self.id, self.token, result)
+        if isinstance(connection, psycopg.AsyncConnection):
+
+            async def ack():
+                while (lines := self._take_lines()) is None:
+                    await asyncio.sleep(0.01)
+                return await self._ack(connection, lines, result)
+
+            return ack()
+        while (lines := self._take_lines(not is_in_loop())) is None:
+            time.sleep(0.01)
+        return self._ack(connection, lines, result)
+
+    def _take_lines(self, wait=True):
+        """The lines to report together with the end.  None while a statement with lines is running, because it is
+        not known yet whether these lines are stored."""
+        self.check()
+        with self._lock:
+            if self._told and wait:
+                return None
+            # from here on, the transaction decides: the consumer extends no lease and sends no lines
+            self._until = self._extend_at = math.inf
+            self._settled = True
+            return list(self._lines)
+
+    def _ack(self, connection, lines, result):
+        self._result = result
+        self._lines, self._progress = [], None
+        return _ask(connection, tuple_row, lambda rows: None, ACK, self.id, self.token, json.dumps(lines), self.id, self.token,
+                    result)
 
     def progress(self, percent, message=None):
         """Report the progress from 0 to 100.  Returns at once; of several calls in a short time, the last is reported."""
@@ -333,6 +361,15 @@ def text_of(error):
     except Exception as other:
         text = f"its text cannot be had: {type(other).__name__}"
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def is_in_loop():
+    """Does this thread run an event loop?"""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Threads:
@@ -829,6 +866,8 @@ class Consumer:
                                     [interval(time) for time in times])
         except (psycopg.Error, asyncio.TimeoutError) as error:
             self._not_told(what, jobs, error)
+            for job in jobs:
+                job._told = False
             return
         took = time.monotonic() - asked
         self._adapt(took)
@@ -847,15 +886,19 @@ class Consumer:
     def _text_of(self, what, job):
         """The text for the job in the statement."""
         if what == "log":
-            job._telling = len(job._lines)
-            return json.dumps(job._lines[:job._telling])
+            with job._lock:
+                job._told = not job._settled
+                job._telling = len(job._lines) if job._told else 0
+                return json.dumps(job._lines[:job._telling])
         job._telling = job._progress
         return None if what == "extend" else job._progress if what == "progress" else job._outcome[1]
 
     def _said(self, what, job):
         """Remove the reported part; the handler may have added more."""
         if what == "log":
-            del job._lines[:job._telling]
+            with job._lock:
+                del job._lines[:job._telling]
+                job._told = False
         elif job._progress is job._telling:
             job._progress = None
 

@@ -52,6 +52,42 @@ let pauses = 0, done = 0;
 	await admin.end();
 })();
 END
+# lines that are stored already are not sent again with the end of the job
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('twice', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'twice')});
+command_ok([ 'node', '-e', <<'END', "$FindBin::RealBin/../../libraries/node/jobq.js" ], 'a handler acknowledges its job while lines are reported');
+const { Client } = require('pg');
+const { Consumer } = require(process.argv[1]);
+let stored, answer;
+const isStored = new Promise(done => { stored = done; }), isAnswered = new Promise(done => { answer = done; });
+
+const handle = async job => {
+	job.log('once');
+	await isStored;
+	const client = new Client();
+	await client.connect();
+	const acknowledged = job.ack(client);
+	answer();
+	await acknowledged;
+	await client.end();
+	consumer.stop();
+};
+const consumer = new Consumer({}, ['twice'], handle);
+const rows = consumer.teller.rows;
+
+// the lines are stored, and the consumer does not know yet
+consumer.teller.rows = async function (patience, text, values) {
+	const result = await rows.call(this, patience, text, values);
+	if (/jobq\.log/.test(text)) {
+		stored();
+		await isAnswered;
+	}
+	return result;
+};
+consumer.run();
+END
+is($node->safe_psql('postgres', q{SELECT state, jsonb_path_query_array(log, '$[*].message') FROM jobq.jobs WHERE queue = 'twice'}),
+	'completed|["once"]', 'each line is stored once');
 $node->safe_psql('postgres', q{SELECT jobq.create_queue('signaled', mode => 'consumer')});
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'signaled', max_attempts => 1)});
 command_ok([ 'setsid', '-w', 'node', '-e', <<'END', "$FindBin::RealBin/../../libraries/node/jobq.js" ], 'a consumer and the command of its handler get SIGTERM together');

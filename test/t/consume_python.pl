@@ -228,6 +228,61 @@ END
 	is($node->safe_psql('postgres', qq{SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2}),
 		'ready|0|2', 'its jobs are ready, and no attempt is charged');
 }
+# lines that are stored already are not sent again with the end of the job
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('twice', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'twice') FROM generate_series(1, 2)});
+command_ok([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], 'handlers acknowledge their jobs while lines are reported');
+import asyncio, sys, threading, logging
+sys.path.insert(0, sys.argv[1])
+import psycopg
+import jobq
+from jobq import Consumer
+logging.disable()
+
+
+def handle(job):
+    job.log("once")
+    stored.wait()
+    # the lines are stored, and the consumer does not know yet
+    with psycopg.connect("") as connection:
+        threading.Timer(0.3, answered.set).start()
+        job.ack(connection)
+
+
+async def handle_async(job):
+    job.log("once")
+    while not stored.is_set():
+        await asyncio.sleep(0.01)
+    async with await psycopg.AsyncConnection.connect("") as connection:
+        acknowledged = job.ack(connection)
+        answered.set()
+        await acknowledged
+
+
+async def main(handler):
+    global stored, answered
+    stored, answered = threading.Event(), threading.Event()
+    consumer = Consumer("", ["twice"], handler)
+    rows = consumer._teller.rows
+
+    async def late(patience, statement, *values):
+        answer = await rows(patience, statement, *values)
+        if statement == jobq.TELL["log"]:
+            stored.set()
+            while not answered.is_set():
+                await asyncio.sleep(0.01)
+            consumer.stop()
+        return answer
+
+    consumer._teller.rows = late
+    await consumer.work()
+
+
+for handler in handle, handle_async:
+    asyncio.run(main(handler))
+END
+is($node->safe_psql('postgres', q{SELECT state, jsonb_path_query_array(log, '$[*].message') FROM jobq.jobs WHERE queue = 'twice'}),
+	qq(completed|["once"]\ncompleted|["once"]), 'each line is stored once');
 $node->safe_psql('postgres', q{SELECT jobq.create_queue('signaled', mode => 'consumer')});
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'signaled', max_attempts => 1)});
 command_ok([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], 'a consumer and the command of its handler get SIGTERM together');
