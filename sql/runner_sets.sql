@@ -108,7 +108,7 @@ SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[], '5 min') GROUP BY 1
 SELECT note, count(*), count(DISTINCT job), max(tenants) FROM test.set_done GROUP BY note ORDER BY note;
 SELECT jobq.alter_queue('sets', tenant => 'none', carry => '{}');
 
--- jobs with limits, groups, or a key that is free from the start run alone
+-- a call takes as many jobs as their limits permit; jobs of groups, and with a key that is free from the start, run alone
 SELECT jobq.register('set_limited', 'test.set_note(jobq.job_context[])', queue => 'sets', max_running => 3);
 TRUNCATE test.set_done;
 SELECT jobq.pause('sets');
@@ -118,11 +118,51 @@ SELECT array_agg(jobq.enqueue('set_note', unique_key => 'k' || i, uniqueness => 
 SELECT array_agg(jobq.enqueue('set_note', unique_key => 'k' || i)) AS finished FROM generate_series(6, 10) i \gset
 SELECT jobq.resume('sets');
 SELECT state, count(*) FROM jobq.wait_many(:'limited'::bigint[] || :'grouped'::bigint[] || :'started'::bigint[] || :'finished'::bigint[], '5 min') GROUP BY 1;
-SELECT count(*), count(DISTINCT job), max(jobs) FILTER (WHERE job = ANY (:'limited'::bigint[] || :'grouped'::bigint[] || :'started'::bigint[])) AS alone FROM test.set_done;
+SELECT count(*), count(DISTINCT job), max(jobs) FILTER (WHERE job = ANY (:'limited'::bigint[])) <= 3 AS limited, max(jobs) FILTER (WHERE job = ANY (:'grouped'::bigint[] || :'started'::bigint[])) AS alone FROM test.set_done;
 SELECT test.until($$ (SELECT running FROM jobq.limits WHERE kind = 'set_limited') = 0 $$);
 -- the keys are free
 SELECT count(jobq.enqueue('set_note', unique_key => 'k' || i)) FROM generate_series(1, 10) i;
 SELECT test.until($$ NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'set_note') $$);
+
+-- limits of the kind, of the queue, of a limiter, and by rate
+SELECT jobq.create_limiter('set_many', max_running => 60);
+SELECT jobq.create_limiter('set_tenant', max_running => 10, by => 'tenant');
+SELECT jobq.register('set_limited', 'test.set_note(jobq.job_context[])', queue => 'sets', max_running => 50);
+SELECT jobq.register('set_rated', 'test.set_note(jobq.job_context[])', queue => 'sets', rate => '1000 per second burst 40');
+SELECT jobq.register('set_named', 'test.set_note(jobq.job_context[])', queue => 'sets', limiters => '{set_many}');
+SELECT jobq.register('set_keyed', 'test.set_note(jobq.job_context[])', queue => 'sets', limiters => '{set_tenant}');
+SELECT jobq.alter_queue('sets', max_running => 70, tenant => 'header tenant');
+TRUNCATE test.set_done;
+SELECT jobq.pause('sets');
+SELECT array_agg(jobq.enqueue('set_limited')) AS limited FROM generate_series(1, 100) i \gset
+SELECT array_agg(jobq.enqueue('set_named')) AS named FROM generate_series(1, 100) i \gset
+SELECT array_agg(jobq.enqueue('set_rated')) AS rated FROM generate_series(1, 60) i \gset
+SELECT array_agg(jobq.enqueue('set_keyed', headers => '{"tenant": "t"}')) AS keyed FROM generate_series(1, 10) i \gset
+SELECT jobq.resume('sets');
+SELECT state, count(*) FROM jobq.wait_many(:'limited'::bigint[] || :'named'::bigint[] || :'rated'::bigint[] || :'keyed'::bigint[], '5 min') GROUP BY 1;
+SELECT k.kind, count(*), count(DISTINCT job), max(jobs) <= most AS fits, count(DISTINCT call) < 50 OR k.kind = 'set_rated' AS few
+	FROM (VALUES ('set_limited', :'limited'::bigint[], 50), ('set_named', :'named', 60), ('set_rated', :'rated', 100), ('set_keyed', :'keyed', 1)) k (kind, ids, most)
+	JOIN test.set_done d ON d.job = ANY (k.ids) GROUP BY k.kind, most ORDER BY k.kind;
+SELECT test.until($$ NOT EXISTS (SELECT FROM jobq.limits WHERE running > 0) $$);
+
+-- workers that are terminated return the permits of all jobs
+CREATE FUNCTION test.set_wait(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(4711);
+END
+$$;
+SELECT jobq.register('set_limited', 'test.set_wait(jobq.job_context[])', queue => 'sets', max_running => 5);
+SELECT pg_advisory_lock(4711);
+SELECT jobq.pause('sets');
+SELECT array_agg(jobq.enqueue('set_limited')) AS limited FROM generate_series(1, 12) i \gset
+SELECT jobq.resume('sets');
+SELECT test.until($$ (SELECT count(*) FROM jobq.jobs WHERE kind = 'set_limited' AND state = 'running') = 5 $$);
+SELECT running FROM jobq.limits WHERE kind = 'set_limited';
+SELECT count(*) > 0 AS some FROM (SELECT pg_terminate_backend(pid) FROM jobq.workers WHERE kind = 'set_limited') w;
+SELECT pg_advisory_unlock(4711);
+SELECT state, count(*) FROM jobq.wait_many(:'limited'::bigint[], '5 min') GROUP BY 1;
+SELECT test.until($$ NOT EXISTS (SELECT FROM jobq.limits WHERE running > 0) $$);
+SELECT jobq.alter_queue('sets', max_running => 0, tenant => 'none');
 
 -- expired and cancelled jobs do not run
 TRUNCATE test.set_done;
@@ -211,4 +251,5 @@ SELECT jobq.resume('sets');
 SELECT state, result, count(*) FROM jobq.wait_many(:'ids'::bigint[], '5 min') GROUP BY 1, 2;
 
 SELECT jobq.unregister(kind) FROM jobq.kinds WHERE chunk IS NOT NULL OR kind IN ('set_changing', 'set_event') ORDER BY kind;
+SELECT jobq.drop_limiter(name) FROM unnest('{set_many,set_tenant}'::text[]) name;
 TRUNCATE test.trace;

@@ -32,11 +32,11 @@ PG_FUNCTION_INFO_V1(jobq_current_job);
 PG_FUNCTION_INFO_V1(jobq_set_progress);
 PG_FUNCTION_INFO_V1(jobq_should_stop);
 
-static Datum context_datum(const JobqJob *job, int attempt);
+static void context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums);
 
-/* Return the job as a jobq.job_context. */
-static Datum
-context_datum(const JobqJob *job, int attempt)
+/* Set the array to the jobs, all of the same queue, as jobq.job_context. */
+static void
+context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums)
 {
 	enum
 	{
@@ -60,33 +60,47 @@ context_datum(const JobqJob *job, int attempt)
 		[RUN_AT] = TIMESTAMPTZOID,[BATCH_ID] = INT8OID,[TENANT] = TEXTOID
 	};
 	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&jobs[0]), &buffer);
 	TupleDesc	desc;
 	Datum		values[NATTS];
 	bool		nulls[NATTS] = {0};
-	Datum		result;
 
 	desc = lookup_rowtype_tupdesc(jobq_relations()->context_type, -1);
 	jobq_check_types(desc, types, NATTS);
-	values[ID] = JOB(job, JOB_ID);
-	nulls[ID] = job_id(job) == 0;
-	values[KIND] = JOB(job, JOB_KIND);
 	nulls[QUEUE] = queue == NULL;
 	if (queue != NULL)
 		values[QUEUE] = CStringGetTextDatum(queue->name);
-	values[PAYLOAD] = JOB(job, JOB_PAYLOAD);
-	values[HEADERS] = JOB(job, JOB_HEADERS);
-	nulls[HEADERS] = JOB_ISNULL(job, JOB_HEADERS);
-	values[ATTEMPT] = Int32GetDatum(attempt);
-	values[MAX_ATTEMPTS] = JOB(job, JOB_MAX_ATTEMPTS);
-	values[ENQUEUED_AT] = JOB(job, JOB_ENQUEUED_AT);
-	values[RUN_AT] = JOB(job, JOB_RUN_AT);
-	values[BATCH_ID] = JOB(job, JOB_BATCH_ID);
-	nulls[BATCH_ID] = JOB_ISNULL(job, JOB_BATCH_ID);
-	values[TENANT] = JOB(job, JOB_TENANT);
-	nulls[TENANT] = JOB_ISNULL(job, JOB_TENANT);
-	result = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	for (int i = 0; i < n; i++)
+	{
+		const JobqJob *job = &jobs[i];
+
+		Assert(job_queue_id(job) == job_queue_id(&jobs[0]));
+		values[ID] = JOB(job, JOB_ID);
+		nulls[ID] = job_id(job) == 0;
+		values[KIND] = JOB(job, JOB_KIND);
+		values[PAYLOAD] = JOB(job, JOB_PAYLOAD);
+		values[HEADERS] = JOB(job, JOB_HEADERS);
+		nulls[HEADERS] = JOB_ISNULL(job, JOB_HEADERS);
+		values[ATTEMPT] = Int32GetDatum(attempts[i]);
+		values[MAX_ATTEMPTS] = JOB(job, JOB_MAX_ATTEMPTS);
+		values[ENQUEUED_AT] = JOB(job, JOB_ENQUEUED_AT);
+		values[RUN_AT] = JOB(job, JOB_RUN_AT);
+		values[BATCH_ID] = JOB(job, JOB_BATCH_ID);
+		nulls[BATCH_ID] = JOB_ISNULL(job, JOB_BATCH_ID);
+		values[TENANT] = JOB(job, JOB_TENANT);
+		nulls[TENANT] = JOB_ISNULL(job, JOB_TENANT);
+		datums[i] = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	}
 	ReleaseTupleDesc(desc);
+}
+
+/* Return the job as a jobq.job_context. */
+static Datum
+context_datum(const JobqJob *job, int attempt)
+{
+	Datum		result;
+
+	context_datums(job, &attempt, 1, &result);
 	return result;
 }
 
@@ -130,8 +144,7 @@ jobq_call_set(const JobqFunction *function, const JobqJob *jobs, const int *atte
 	Datum	   *elems = palloc(sizeof(Datum) * n);
 	Datum		returned;
 
-	for (int i = 0; i < n; i++)
-		elems[i] = context_datum(&jobs[i], attempts[i]);
+	context_datums(jobs, attempts, n, elems);
 	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value =
 		PointerGetDatum(construct_array(elems, n, jobq_relations()->context_type, -1, false,

@@ -35,7 +35,8 @@ holding_init(void *owner, char *memory)
 
 	slot->holding = (JobqHolding *) memory;
 	memset(slot->holding, 0, sizeof(JobqHolding));
-	slot->holding->permits = JOBQ_NO_PERMITS;
+	slot->holding->permits = slot->holding->more = JOBQ_NO_PERMITS;
+	slot->holding->nmore = 0;
 }
 
 /*

@@ -243,6 +243,8 @@ extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 TimestampTz now, JobqWakeList *wake);
 extern void jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now,
 							  JobqWakeList *wake);
+extern void jobq_slot_release_more(JobqDatabase *db, JobqSlot *slot, int n, bool unused,
+								   TimestampTz now, JobqWakeList *wake);
 extern void jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures,
 							   TimestampTz now);
 extern void jobq_limits_wake(JobqDatabase *db, TimestampTz now,

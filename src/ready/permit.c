@@ -36,7 +36,10 @@ jobq_limits_clear(JobqDatabase *db)
 	groups_clear(db);
 	jobq_tallies_clear(db);
 	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
-		slot->holding->permits = JOBQ_NO_PERMITS;
+	{
+		slot->holding->permits = slot->holding->more = JOBQ_NO_PERMITS;
+		slot->holding->nmore = 0;
+	}
 	for (int i = 0; i < jobq_max_leases; i++)
 		db->leases->leases[i].permits = JOBQ_NO_PERMITS;
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
@@ -248,6 +251,29 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 }
 
 /*
+ * Return the permits of n of the further jobs that the worker in this slot has popped to run
+ * together.  unused: the jobs did not run at all.
+ */
+void
+jobq_slot_release_more(JobqDatabase *db, JobqSlot *slot, int n, bool unused, TimestampTz now,
+					   JobqWakeList *wake)
+{
+	JobqHolding *holding = slot->holding;
+
+	AssertExclusive(db->lock);
+	Assert(n <= holding->nmore);
+	for (int i = 0; i < n; i++)
+	{
+		JobqPermits permits = holding->more;
+
+		jobq_permits_release(db, &permits, 0, false, unused, now, wake);
+	}
+	holding->nmore -= n;
+	if (holding->nmore == 0)
+		holding->more = JOBQ_NO_PERMITS;
+}
+
+/*
  * Return the permits that the worker in this slot holds.  Called by the worker, between two
  * jobs or at its end.
  */
@@ -259,6 +285,7 @@ jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeLis
 	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job,
 						 slot->run.state == JOBQ_RUN_LIVE, jobq_run_unused(&slot->run),
 						 now, wake);
+	jobq_slot_release_more(db, slot, slot->holding->nmore, false, now, wake);
 }
 
 /*

@@ -78,7 +78,7 @@ pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine, TimestampTz 
 	AssertExclusive(db->lock);
 	if (mine != NULL)
 		mine->holding->woken = 0;
-	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
+	if (mine != NULL && (jobq_permits_any(&mine->holding->permits) || mine->holding->nmore > 0))
 		jobq_slot_release(db, mine, now, wake);
 
 	keyed_wake_due(db, now, wake);
@@ -251,13 +251,45 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 }
 
 /*
+ * May the worker in this slot take permits for a further job of the lane?  All further jobs have
+ * the same permits, and none of a key, of a group, or of a limiter whose jobs do not wait.
+ */
+static bool
+takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, TimestampTz now)
+{
+	const JobqPermits *held = &slot->holding->more;
+
+	AssertExclusive(db->lock);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		const JobqLimiter *limiter;
+		uint16		index = lane->limiters[s];
+
+		if (slot->holding->nmore > 0 && held->limiters[s] != JOBQ_NO_LIMITER &&
+			(held->limiters[s] != index || held->costs[s] != Max(lane->needs[s].cost, 1)))
+			return false;
+		if (index == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[index];
+		if (limiter->keyed || limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT ||
+			(slot->holding->nmore > 0 && jobq_limiter_counts(limiter) &&
+			 held->limiters[s] == JOBQ_NO_LIMITER))
+			return false;
+	}
+	return heap_room(db, &db->ready->heaps[lane->heap], now, &db->limits->due) > 0;
+}
+
+/*
  * Pop up to "room" further jobs of the lane of a job that this worker has popped, to run them
- * together.  Only jobs that need no permit: see prefetch_more().  Returns their number.
+ * together, as many as the limiters of the lane permit.  The permits of these jobs are held in
+ * the slot.  Returns the number of jobs.
  */
 int
 jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
 					JobqPush *more, int room, JobqWakeList *wake)
 {
+	JobqHolding *holding = slot->holding;
+	TimestampTz now = jobq_now();
 	JobqLane   *lane;
 	int			n = 0;
 
@@ -266,15 +298,19 @@ jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
 		n++;
 	lane = jobq_lane_find(db, first->queue_id, first->priority, first->role,
 						  first->flow, false, false);
-	if (lane == NULL || lane->heap == JOBQ_NONE)
-		return n;
-	for (int s = 0; s < JOBQ_NLIMITS; s++)
-		if (lane->limiters[s] != JOBQ_NO_LIMITER)
-			return n;
-	while (n < room && lane->count > 0 && db->ready->entries[lane->head].group == 0)
+	while (n < room && lane != NULL && lane->heap != JOBQ_NONE && lane->count > 0 &&
+		   db->ready->entries[lane->head].group == 0 && takes_more(db, slot, lane, now))
 	{
-		entry_take(db, entry_leave_first(db, lane, wake), &more[n++]);
+		entry_take(db, entry_leave_first(db, lane, wake), &more[n]);
+		more[n].permits = permits_take(db, lane, JOBQ_NONE, now);
 		(void) lane_served_one(db, lane);
+		turns_over(db, lane->role, &more[n].permits);
+		if (jobq_permits_any(&more[n].permits))
+		{
+			holding->more = more[n].permits;
+			holding->nmore++;
+		}
+		n++;
 	}
 	if (db->ready->starved && db->ready->nfree >= (uint32) jobq_ready_entries / 8)
 	{

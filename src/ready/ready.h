@@ -35,8 +35,8 @@
 #include "ready/shares.h"
 
 /*
- * The holdings of a worker: the permits of the job that was popped last, and the prefetched
- * jobs (prefetch.c).
+ * The holdings of a worker: the permits of the job that was popped last, and of the jobs popped
+ * to run together with this job, and the prefetched jobs (prefetch.c).
  */
 #define JOBQ_MAX_PREFETCH	31
 typedef struct JobqHolding
@@ -44,6 +44,8 @@ typedef struct JobqHolding
 	/* Protected by JobqDatabase.lock. */
 	JobqPermits permits;
 	int64		permits_job;
+	JobqPermits more;			/* of each further job popped to run together */
+	int			nmore;			/* number of these jobs, if they need permits */
 	uint32		woken;			/* index + 1 of the lane for which the worker
 								 * was woken; or 0 */
 

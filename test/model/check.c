@@ -157,7 +157,13 @@ check_permits(void)
 	int			keys[1024] = {0};
 
 	for (int i = 0; i < NSLOTS; i++)
-		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups, keys);
+	{
+		const JobqHolding *holding = jobq_shared->slots[i].holding;
+
+		count_permits(&holding->permits, limiters, groups, keys);
+		for (int k = 0; k < holding->nmore; k++)
+			count_permits(&holding->more, limiters, groups, keys);
+	}
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
 			count_permits(&db->leases->leases[i].permits, limiters, groups, keys);

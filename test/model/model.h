@@ -36,6 +36,7 @@
 #define NPOOLS			2
 #define NSESSIONS		3
 #define MAX_MOVES		2
+#define MAX_MORE		3
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
@@ -120,6 +121,8 @@ typedef struct Worker
 	bool		awake;			/* the latch is set, or there is work to do */
 	int			row;			/* row of the running job, or -1 */
 	JobqPush	popped;			/* the last job popped */
+	int			nmore;			/* jobs that run together with the job: */
+	int			more[MAX_MORE];
 } Worker;
 
 /* A time, as a count of commits and hand-overs and by the clock. */

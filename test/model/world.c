@@ -512,6 +512,7 @@ worker_attach(int w)
 	slot->holding->next = slot->holding->count = 0;
 	world.workers[w].awake = true;
 	world.workers[w].row = -1;
+	world.workers[w].nmore = 0;
 	world.workers[w].popped.charged = 0;
 }
 
@@ -595,6 +596,46 @@ world_ran(JobqSlot *slot)
 }
 
 /*
+ * The worker runs a job, and pops further jobs of the lane to run together with the job, or to
+ * give them back.
+ */
+static void
+worker_pop_more(int w, bool gives_back)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	Worker	   *worker = &world.workers[w];
+	JobqPush	more[MAX_MORE];
+	JobqWakeList wake = {0};
+	uint64		served = db->limits->served;
+	int			n;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	n = jobq_ready_pop_more(db, slot, &worker->popped, more, 1 + world.next_id % MAX_MORE, &wake);
+	for (int i = 0; i < n; i++)
+	{
+		trace("  popped job %d, too\n", (int) more[i].key.id);
+		note_turn(&more[i], served);
+		check_rest_of(&more[i]);
+		if (!gives_back)
+			continue;
+		if (jobq_permits_any(&more[i].permits))
+			jobq_slot_release_more(db, slot, 1, true, world.now, &wake);
+		jobq_ready_push(db, &more[i], more[i].key.run_at, &wake);
+	}
+	unlock(&wake);
+	for (int i = 0; i < n && !gives_back; i++)
+	{
+		int			r = gate(&more[i], slot, 0, world_moment());
+
+		if (r >= 0)
+		{
+			world.rows[r].worker = w;
+			worker->more[worker->nmore++] = r;
+		}
+	}
+}
+
+/*
  * One iteration of the worker's loop: pop until a job runs or the worker is idle.
  */
 static void
@@ -606,7 +647,8 @@ worker_pop(int w)
 	JobqPush	entry;
 	bool		popped = false;
 
-	if (!jobq_permits_any(&slot->holding->permits) && worker->popped.charged <= 0)
+	if (!jobq_permits_any(&slot->holding->permits) && slot->holding->nmore == 0 &&
+		worker->popped.charged <= 0)
 		popped = jobq_prefetch_take(db, slot, &entry);
 	if (!popped)
 	{
@@ -656,6 +698,9 @@ worker_pop(int w)
 		world.rows[worker->row].worker = w;
 		slot->run.queue_id = entry.queue_id;
 		slot->run.job = entry.key.id;
+		if (entry.group == 0 && !entry.quarantine && entry.charged <= 0 && !entry.unlimited &&
+			entry.key.id % 2 == 0)
+			worker_pop_more(w, entry.key.id % 8 == 0);
 		jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
 		jobq_run_to(&slot->run, JOBQ_RUN_BEGUN);
 	}
@@ -686,6 +731,9 @@ worker_end(int w, uint32 how)
 		row->state = ROW_FREE;
 	if (row->job.quarantine)
 		jobq_quarantine_over(db, w);
+	for (int i = 0; i < worker->nmore; i++)
+		world.rows[worker->more[i]].state = ROW_FREE;
+	worker->nmore = 0;
 	worker->row = -1;
 	worker->awake = true;
 }
@@ -735,6 +783,9 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 		live = true;
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
 		again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+		for (int i = 0; i < worker->nmore; i++)
+			again(&world.rows[worker->more[i]], 0, false);
+		worker->nmore = 0;
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGED);
 	}
 	memset(&wake, 0, sizeof(wake));
@@ -742,6 +793,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	jobq_permits_release(db, &slot->holding->permits,
 						 slot->holding->permits_job, live, false, world.now,
 						 &wake);
+	jobq_slot_release_more(db, slot, slot->holding->nmore, false, world.now, &wake);
 	unlock(&wake);
 	slot->state = JOBQ_SLOT_FREE;
 	worker_attach(w);

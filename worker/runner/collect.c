@@ -50,8 +50,7 @@ collect(const JobqPush *entry, const JobqJob *job)
 	const JobqHandler *handler;
 
 	Assert(ncollected == 0);
-	if (entry->quarantine || entry->charged > 0 ||
-		jobq_permits_any(&entry->permits) || !may_join(job))
+	if (entry->quarantine || entry->charged > 0 || entry->unlimited || !may_join(job))
 		return false;
 	handler = jobq_handler(jobq_job_kind(job), &buffer);
 	if (handler == NULL || handler->chunk <= 1)
@@ -104,7 +103,16 @@ collect_return(JobqWakeList *wake)
 
 	AssertExclusive(my_db->lock);
 	for (int i = 0; i < ncollected; i++)
-		if (!collected[i].over && !(collected[i].named && open))
-			jobq_ready_push(my_db, &collected[i].entry, collected[i].entry.key.run_at, wake);
+	{
+		JobqPush   *entry = &collected[i].entry;
+
+		if (collected[i].over || (collected[i].named && open))
+			continue;
+
+		/* the slot has the permits of the first job */
+		if (i > 0 && jobq_permits_any(&entry->permits))
+			jobq_slot_release_more(my_db, jobq_my_slot, 1, true, jobq_now(), wake);
+		jobq_ready_push(my_db, entry, entry->key.run_at, wake);
+	}
 	ncollected = 0;
 }

@@ -31,6 +31,12 @@
 
 PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
+/*
+ * Size of the memory for a job that stays allocated, in bytes.  Enough for the rows of most calls
+ * of a set handler.  A page that no job has used needs no memory.
+ */
+#define JOB_MEMORY		(1024 * 1024)
+
 /* Jobs between two checks of memory, age and statistics. */
 #define HOUSEKEEPING	256
 
@@ -107,8 +113,8 @@ jobq_worker_main(Datum main_arg)
 	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
 	begin(&start);
 	run.slot = my_slot;
-	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job",
-									   ALLOCSET_DEFAULT_SIZES);
+	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job", JOB_MEMORY,
+									   ALLOCSET_DEFAULT_INITSIZE, ALLOCSET_DEFAULT_MAXSIZE);
 	taker.pool = my_slot->pool;
 	taker.slot = start.slot;
 	taker.nroles = 1;
@@ -205,7 +211,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	bool		popped;
 
 	if (!my_slot->yields && run.entry.charged <= 0 &&
-		!jobq_permits_any(&my_slot->holding->permits) &&
+		!jobq_permits_any(&my_slot->holding->permits) && my_slot->holding->nmore == 0 &&
 		jobq_prefetch_take(my_db, my_slot, entry))
 		return true;
 	now = jobq_now();

@@ -201,7 +201,10 @@ limits_forget_permits(const bool *stays)
 {
 	AssertExclusive(my_db->lock);
 	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ALL)
+	{
 		forget_permit(&slot->holding->permits, stays);
+		forget_permit(&slot->holding->more, stays);
+	}
 	jobq_foreach_lease(lease, my_db)
 		forget_permit(&lease->permits, stays);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
