@@ -33,7 +33,9 @@
 #define SHORTEST_WAIT	0.1
 #define TOO_LATE		1.0		/* for an answer, in seconds */
 #define SHORTEST_PATIENCE	3.0 /* then the connection is dropped */
-#define LOST_PAUSE		1.0		/* after a failed jobq.reserve() */
+#define LOST_PAUSE		1.0		/* after a failed jobq.reserve(); doubled each
+								 * time */
+#define LONGEST_PAUSE	15.0
 #define CONFIRM_PAUSE	0.05	/* before jobq.reserve() is called again */
 #define MOST_REFUSED	20		/* jobs with a refused report that do not stop
 								 * the program from reserving more */
@@ -48,6 +50,10 @@ static double waiting_for;		/* wait time of this call */
 static double patience = FIRST_WAIT;	/* wait time of the next call */
 static bool gives_way;			/* cancelled, to free its connection */
 static double pause_until;
+static double lost_pause = LOST_PAUSE;	/* after the next error */
+static char trouble[200];		/* message of the last error of
+								 * jobq.reserve(); "" after a success */
+static bool trouble_was_said;
 static double stopped_at;		/* time of the first signal, or 0 */
 static double give_up_at = INFINITY;	/* after a signal: deadline for the
 										 * server */
@@ -193,6 +199,11 @@ take(const PGresult *result)
 	gives_way = false;
 	if (PQresultStatus(result) == PGRES_TUPLES_OK)
 	{
+		if (trouble_was_said)
+			say("jobs can be reserved again");
+		trouble_was_said = false;
+		trouble[0] = '\0';
+		lost_pause = LOST_PAUSE;
 		for (int row = 0; row < PQntuples(result); row++)
 			job_add(result, row, asked_at, quiet_at, late > TOO_LATE);
 		taken += PQntuples(result);
@@ -212,8 +223,14 @@ take(const PGresult *result)
 	}
 	if (strcmp(state, "57014") == 0 && cancelled)
 		return;
-	if (trouble_is_news(PQresultErrorMessage(result)))
-		say_result_error(result);
+	/* a line for each change: of the message, and the end of the trouble */
+	if (strncmp(trouble, PQresultErrorMessage(result), sizeof(trouble) - 1) != 0)
+	{
+		snprintf(trouble, sizeof(trouble), "%s", PQresultErrorMessage(result));
+		trouble_was_said = trouble_is_news(trouble);
+		if (trouble_was_said)
+			say_result_error(result);
+	}
 
 	/* statement_timeout may be shorter than the wait */
 	if (strcmp(state, "57014") == 0)
@@ -226,7 +243,8 @@ take(const PGresult *result)
 		work_is_hopeless = true;
 		return;
 	}
-	pause_until = seconds() + LOST_PAUSE;
+	pause_until = seconds() + lost_pause;
+	lost_pause = fmin(2 * lost_pause, LONGEST_PAUSE);
 }
 
 /*

@@ -194,7 +194,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 		s.running, NULL, NULL, l.max_running,
 		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken,
 		NULL, NULL, NULL, NULL
-	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
+	FROM jobq_internal.limiter l LEFT JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use()
 	UNION ALL
 	SELECT 'key', NULL, NULL, l.name, k.key, NULL,
