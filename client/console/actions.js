@@ -1,10 +1,11 @@
 // The actions of the console.  An action asks before any change.
 
 import { ask, get, parse, path, post, pretty } from './api.js';
-import { dialog, labelled, note, save, toast } from './dialog.js';
+import { copy, dialog, labelled, note, save, toast } from './dialog.js';
 import { about, count, h, instant, local } from './dom.js';
 import { conditions, describe, exported } from './find.js';
 import { newJob } from './enqueue.js';
+import { copiedError } from './job.js';
 import { conditionNames } from './numbers.js';
 import { mayRetry } from './rights.js';
 import { newSchedule } from './schedule.js';
@@ -148,6 +149,10 @@ const actions = {
 			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} will run again.`, () => {
 				context.editing = undefined;
 			});
+	},
+	async 'copy-error'(values, { data }) {
+		await copy(copiedError(data.job));
+		toast('The error is copied.');
 	},
 	'begin-edit'(values, context) {
 		context.editing = pretty(context.data.members.payload ?? '{}');

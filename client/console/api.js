@@ -100,20 +100,24 @@ export function withQuery(to, values) {
 	return query.size > 0 ? `${to}?${query}` : to;
 }
 
-// The text of a member of a JSON object, as sent by the server: numbers that JavaScript cannot
-// hold keep their digits.
-export function memberText(json, name) {
+const wholeString = new RegExp(String.raw`"[^"\\]*(?:\\.[^"\\]*)*"`, 'y');
+
+// The texts of these members of a JSON object, as sent by the server: numbers that JavaScript cannot hold keep
+// their digits.  "rest" is the object without these members, which may be large.
+export function cut(json, names) {
+	const texts = {};
+	const rest = [];
 	let at = json.indexOf('{') + 1;
 	const space = () => {
 		while (/\s/.test(json[at] ?? ''))
 			at++;
 	};
 	const string = () => {
-		const from = at++;
+		const from = at;
 
-		while (at < json.length && json[at] !== '"')
-			at += json[at] === '\\' ? 2 : 1;
-		return json.slice(from, ++at);
+		wholeString.lastIndex = at;
+		at = wholeString.test(json) ? wholeString.lastIndex : json.length;
+		return json.slice(from, at);
 	};
 	const value = () => {
 		const from = at;
@@ -137,7 +141,8 @@ export function memberText(json, name) {
 	while (at > 0 && at < json.length) {
 		space();
 		if (json[at] !== '"')
-			return null;
+			break;
+		const from = at;
 		const member = JSON.parse(string());
 
 		space();
@@ -145,12 +150,16 @@ export function memberText(json, name) {
 		space();
 		const text = value();
 
-		if (member === name)
-			return text;
+		if (names.includes(member))
+			texts[member] = text;
+		else
+			rest.push(json.slice(from, at));
 		at++;
 	}
-	return null;
+	return { texts, rest: `{${rest.join(',')}}` };
 }
+
+export const memberText = (json, name) => cut(json, [name]).texts[name] ?? null;
 
 // JSON with line breaks.  Only space between values changes.  The time is linear: the loop looks
 // back no further than to the last token.

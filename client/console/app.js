@@ -3,7 +3,7 @@
 import { runAction } from './actions.js';
 import { ask, get, Live, onLoggedOut, parse, post, session } from './api.js';
 import { problemText, toast } from './dialog.js';
-import { h, show } from './dom.js';
+import { h, show, since } from './dom.js';
 import { findEvent, orderChosen } from './find.js';
 import { may } from './rights.js';
 import { views } from './views.js';
@@ -49,7 +49,7 @@ function connection(context, how) {
 	const [text, name] = context.problem?.status === 0 || context.how === 'lost' ? ['connection lost, retrying', 'live lost']
 		: !context.loadedAt ? context.problem ? ['', ''] : ['connecting', 'live']
 			: context.live && !context.problem ? context.how === 'on' ? ['live', 'live on'] : ['connecting', 'live']
-				: [`as of ${new Date(context.loadedAt).toTimeString().slice(0, 8)}`, 'live still'];
+				: [`as of ${context.loadedAt.toTimeString().slice(0, 8)}`, 'live still'];
 
 	if ($('live').textContent !== text)
 		$('live').textContent = text;
@@ -90,7 +90,7 @@ function tick(context) {
 	if (document.hidden)
 		return;
 	if (!context.loading && context.view.stale?.(context) &&
-		Date.now() - (context.loadedAt ?? 0) >= Math.max(EVERY * 0.9, REST * (context.took ?? 0)))
+		since(context.loadedSince) >= Math.max(EVERY * 0.9, REST * (context.took ?? 0)))
 		load(context, context.view.renew);
 	else
 		draw(context);
@@ -119,14 +119,16 @@ function close() {
 }
 
 async function load(context, how = context.view.load) {
-	const begun = Date.now();
+	const begun = performance.now();
+	const at = new Date();
 
 	context.loading = true;
 	try {
 		await how(context);
 		context.problem = null;
-		context.loadedAt = begun;
-		context.took = Date.now() - begun;
+		context.loadedAt = at;
+		context.loadedSince = begun;
+		context.took = since(begun);
 	} catch (problem) {
 		context.problem = problem;
 	} finally {
@@ -153,7 +155,8 @@ function heard(context, name, data) {
 	}
 	if (!context.view.heard(context, name, value)) {
 		context.problem = null;
-		context.loadedAt = Date.now();
+		context.loadedAt = new Date();
+		context.loadedSince = performance.now();
 		connection(context);
 		soon(context);
 		return;

@@ -26,6 +26,20 @@ export function save(file, name) {
 	setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
+// Put a text into the clipboard.  A page without TLS from another machine has no navigator.clipboard.
+export async function copy(text) {
+	if (navigator.clipboard) {
+		await navigator.clipboard.writeText(text);
+		return;
+	}
+	const area = h('textarea', {}, text);
+
+	$('toasts').append(area);
+	area.select();
+	document.execCommand('copy');
+	area.remove();
+}
+
 export const problemText = (problem) => [problem.message, problem.hint].filter(Boolean).join(' ');
 
 // A question.  The answer "yes" calls act(values) with the values of the inputs, and closes the dialog

@@ -75,6 +75,10 @@ export function show(into, ...children) {
 	morph(into, wanted);
 }
 
+// Milliseconds since a time of performance.now(), which does not depend on the clock of the machine.  Without
+// such a time: infinity.
+export const since = (begun) => performance.now() - (begun ?? -Infinity);
+
 const number = new Intl.NumberFormat('en');
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
@@ -173,7 +177,8 @@ export const apart = (make) => content({ cell: make });
 const MOST_CUT = 500;
 
 // A table.  A column has: title, cell(row); n: a number; row: the name of the row; rare: the column
-// is shown only if a cell is not empty; cut: the text is cut; class: the style of the cell.
+// is shown only if a cell is not empty; cut: the text is cut; spare: left out on a medium screen; class: the
+// style of the cell.
 export function table(caption, all, rows, key, empty) {
 	const columns = all.filter((c) => !c.rare || rows.some((row) => content(c, row) !== ''));
 
@@ -181,7 +186,7 @@ export function table(caption, all, rows, key, empty) {
 		return h('div', { class: 'frame' }, empty instanceof Node ? empty : h('p', { class: 'empty' }, empty));
 	return h('div', { class: 'frame' }, h('table', {},
 		h('caption', { class: 'hidden-text' }, caption),
-		h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.n ? 'n' : null },
+		h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: [c.n && 'n', c.spare && 'spare'].filter(Boolean).join(' ') || null },
 			c.hidden ? h('span', { class: 'hidden-text' }, c.title) : c.title)))),
 		h('tbody', {}, rows.map((row) => h('tr', { 'data-key': key(row) }, columns.map((c) => {
 			const all = content(c, row);
@@ -189,7 +194,7 @@ export function table(caption, all, rows, key, empty) {
 			const empty = cell === '' || cell === null || cell === undefined;
 
 			return h(c.row ? 'th' : 'td', {
-				scope: c.row ? 'row' : null, class: [c.n ? 'n' : c.cut ? 'cut' : c.class, c.n && (cell === '0' || cell === 0) ? 'zero' : null].filter(Boolean).join(' ') || null,
+				scope: c.row ? 'row' : null, class: [c.n ? 'n' : c.cut ? 'cut' : c.class, c.spare && 'spare', c.n && (cell === '0' || cell === 0) ? 'zero' : null].filter(Boolean).join(' ') || null,
 				title: c.cut && typeof cell === 'string' ? cell : null, 'data-label': empty || c.hidden ? null : c.title,
 			}, Array.isArray(cell) ? h('div', {}, cell) : c.cut ? h('span', { class: 'cut' }, cell) : cell);
 		}))))));

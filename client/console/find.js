@@ -2,7 +2,7 @@
 // is an argument of the address, with the name of the server's argument.
 
 import { Verbatim, ask, get, withQuery } from './api.js';
-import { at, button, date, h } from './dom.js';
+import { at, button, date, h, since } from './dom.js';
 import { hidden } from './parts.js';
 
 const HOUR = 3600;
@@ -67,15 +67,15 @@ const unique = (values) => [...new Set((values ?? []).filter(Boolean).map(String
 
 // The names that the box suggests.  A role that may not see a list gets no suggestions.
 const FRESH = 10000;		// time in ms for which the names are kept
-let loaded = { at: 0, data: null };
+let loaded = { at: null, data: null };
 const none = { queues: [], kinds: [], failures: [] };
 
 function load() {
 	const items = (to) => get(to).then((answer) => answer.items).catch(() => []);
 
-	if (Date.now() - loaded.at < FRESH)
+	if (since(loaded.at) < FRESH)
 		return loaded.data;
-	loaded = { at: Date.now(), data: Promise.all([items('api/queues'), items('api/kinds'), items('api/failures')]).then(([queues, kinds, failures]) => ({
+	loaded = { at: performance.now(), data: Promise.all([items('api/queues'), items('api/kinds'), items('api/failures')]).then(([queues, kinds, failures]) => ({
 		queues: queues.map((q) => q.name),
 		kinds: unique([...kinds.map((k) => k.kind), ...failures.flatMap((f) => f.kinds)]).sort(),
 		failures: failures.map((f) => ({ fingerprint: String(f.fingerprint), label: [f.sqlstate, f.message].filter(Boolean).join(' ').split('\n')[0].slice(0, 80) })),

@@ -1,6 +1,6 @@
 // The view of a job.
 
-import { ask, get, memberText, parse, path, pretty, withQuery } from './api.js';
+import { ask, cut, get, parse, path, pretty, withQuery } from './api.js';
 import { graph } from './charts.js';
 import { apart, at, button, count, date, facts, h, seconds, span, state, table, time } from './dom.js';
 import { bar, batchLink, known, menu, MOST_SHOWN, part, queueLink, showAll, tenantLink } from './parts.js';
@@ -87,19 +87,28 @@ function drawLog(c, main) {
 // --- errors and history -------------------------------------------------------
 
 // An error, with line breaks, detail and hint.
+const wholeError = (error) => [error.message, error.detail && `DETAIL: ${error.detail}`, error.hint && `HINT: ${error.hint}`].filter(Boolean).join('\n');
+
 function errorText(error) {
-	const text = [error.message, error.detail && `DETAIL: ${error.detail}`, error.hint && `HINT: ${error.hint}`].filter(Boolean).join('\n');
+	const text = wholeError(error);
 
 	return text.length > MOST_OF_ERROR ? `${text.slice(0, MOST_OF_ERROR)} …` : text;
 }
 
+// The error of a job; the last attempt may have failed by another one.
+const errorOf = (j) => j.errors?.at(-1)?.message === j.error ? j.errors.at(-1) : { message: j.error };
+
+// The error for the clipboard.
+export const copiedError = (j) => [j.sqlstate, wholeError(errorOf(j)), j.error_context && `CONTEXT: ${j.error_context}`].filter(Boolean).join('\n');
+
 function errorBanner(c, j) {
 	if (!j.error && !j.sqlstate)
 		return null;
-	const last = j.errors?.at(-1);
-	const more = last?.message === j.error ? [['Detail', last.detail], ['Hint', last.hint]].filter(([, text]) => text) : [];
+	const { detail, hint } = errorOf(j);
+	const more = [['Detail', detail], ['Hint', hint]].filter(([, text]) => text);
 
 	return h('div', { class: j.state === 'dead' ? 'banner bad error' : 'banner error' },
+		j.error ? button('Copy', 'copy-error', {}, { class: 'small', 'aria-label': 'Copy the error' }) : null,
 		j.sqlstate ? h('b', {}, `${j.sqlstate} `) : null, j.error ? part(c, 'error', 'Error', j.error) : 'The error is hidden here.',
 		more.length > 0 ? facts(more.map(([name, text]) => [name, part(c, name, name, text)])) : null);
 }
@@ -211,13 +220,14 @@ export const job = {
 		: `Job ${c.id} does not exist, or belongs to another role.`,
 	async load(c) {
 		const text = await ask('GET', path('jobs', c.id));
-		const value = parse(text);
+		// a large payload is not read, only shown
+		const { texts, rest } = cut(text, ['payload', 'result', 'headers']);
+		const value = { ...parse(rest), ...texts, payload: texts.payload === 'null' ? null : texts.payload };
 		const more = await beside(c, value);
 
 		told(c, value.log ?? []);
 		c.data = {
-			...more, job: value, size: text.length,
-			members: Object.fromEntries(['payload', 'result', 'headers'].map((name) => [name, memberText(text, name)])),
+			...more, job: value, size: text.length, members: texts,
 		};
 		c.loaded = true;
 	},

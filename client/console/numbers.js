@@ -55,6 +55,9 @@ export const rateColumns = (of) => [
 	{ title: 'Wait p95', n: true, rare: true, cell: (row) => span(of(row)?.wait_p95) },
 ];
 
+// A rate, such as "100 per minute burst 20", in few words.
+export const rateText = (rate) => (rate ?? '').replace(/ per (second|minute|hour|day)/, (all, unit) => `/${{ second: 's', minute: 'min', hour: 'h', day: 'day' }[unit]}`);
+
 // Running jobs, with a meter if there is a limit.
 export function running(n, most, name) {
 	if (!most)

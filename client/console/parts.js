@@ -1,7 +1,7 @@
 // Parts that several views share: links, lists that follow the server, and long texts.
 
 import { get, session, withQuery } from './api.js';
-import { button, count, h } from './dom.js';
+import { button, count, h, since } from './dom.js';
 
 export const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
 export const queueLink = (name) => h('a', { href: `#/queue/${encodeURIComponent(name)}` }, name);
@@ -46,11 +46,11 @@ export function list(title, topic, draw, { beside = () => null, numbers = null }
 }
 
 const FRESH = 30000;		// time in ms for which the numbers beside a list are kept
-const staleBesides = (c) => Date.now() - (c.besidesAt ?? 0) > FRESH;
+const staleBesides = (c) => since(c.besidesAt) > FRESH;
 
 // If the numbers cannot be loaded, the list is shown without them.
 async function besides(c, numbers) {
-	c.besidesAt = Date.now();
+	c.besidesAt = performance.now();
 	c.beside = await numbers().catch(() => c.beside);
 }
 

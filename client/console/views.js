@@ -1,12 +1,12 @@
 // The views.  Each view loads and draws its data, and handles live events.
 
 import { get, path, session, withQuery } from './api.js';
-import { about, apart, at, button, count, facts, h, span, state, table, time } from './dom.js';
+import { about, apart, at, button, count, facts, h, seconds, since, span, state, table, time } from './dom.js';
 import { bars, elementsOf, graph, lines } from './charts.js';
 import { conditions, exportButtons, find, order, orderedBy } from './find.js';
 import { enqueue } from './enqueue.js';
 import { job } from './job.js';
-import { alerts, limits, rateColumns, rates, running, tenants, usage } from './numbers.js';
+import { alerts, limits, rateColumns, rates, rateText, running, tenants, usage } from './numbers.js';
 import { schedule, schedules } from './schedule.js';
 import { timelineOfSteps } from './timeline.js';
 import { bar, batchLink, code, empty, filtered, jobLink, known, list, menu, paged, pages, queueLink, showAll } from './parts.js';
@@ -35,7 +35,7 @@ function columnsFor(c) {
 	return time_ ? jobColumns.toSpliced(7, 0, { title: time_, cell: (j) => time(j[orderedBy(c)]) }) : jobColumns;
 }
 
-const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''} ${value === '0' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
+const tile = (title, value, to, name, meter) => h('li', { class: `tile ${name ?? ''} ${value === '0' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title), meter ?? null));
 
 const periods = (period) => h('div', { class: 'buttons', role: 'group', 'aria-label': 'Period of the charts' },
 	button('Hour', 'period', { period: 'hour' }, { 'aria-pressed': String(period === 'hour') }),
@@ -45,7 +45,9 @@ const periods = (period) => h('div', { class: 'buttons', role: 'group', 'aria-la
 function charts(all, period) {
 	const jobsPer = `jobs per ${period === 'hour' ? 'minute' : 'hour'}`;
 	// failed attempts followed by a retry; the rest became dead letters
-	const points = all.map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
+	// the longest time is in whole milliseconds
+	const longest = (p, name) => p[`${name}_max`] === null ? null : Math.max(p[`${name}_max`], p[`${name}_mean`] ?? 0);
+	const points = all.map((p) => ({ ...p, wait_max: longest(p, 'wait'), run_max: longest(p, 'run'), again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 
 	return points.length === 0 ? null : h('div', { class: 'cards charts' },
 		bars('Throughput', jobsPer, points, [{ member: 'completed', title: 'completed', name: 'good' }, { member: 'enqueued', title: 'enqueued', name: 'busy', line: true }],
@@ -76,9 +78,9 @@ function verdict(c) {
 }
 
 async function findProblems(c) {
-	if (!may('monitor') || Date.now() - (c.problemsAt ?? 0) < 30000)
+	if (!may('monitor') || since(c.problemsAt) < 30000)
 		return;
-	c.problemsAt = Date.now();
+	c.problemsAt = performance.now();
 	const { items } = await get('api/doctor').catch(() => ({ items: null }));
 
 	c.problems = items ?? c.problems;
@@ -94,7 +96,8 @@ function overview(c) {
 		h('div', { class: 'head' }, h('h1', {}, 'Overview'), periods(period)),
 		verdict(c),
 		o.scheduler && o.scheduler !== 'running' ? h('div', { class: 'banner bad', role: 'alert' }, `No job starts: ${o.scheduler}.`) : null,
-		o.paused > 0 ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
+		// for other roles, the problems above say so
+		o.paused > 0 && !may('monitor') ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
 		h('ul', { class: 'tiles' },
 			tile('ready', about(o.ready, o.exact), '#/jobs?state=ready'),
 			tile('oldest ready job', span(o.waiting_seconds) || '–', '#/queues', o.waiting_seconds > 600 ? 'warn' : ''),
@@ -106,7 +109,7 @@ function overview(c) {
 		may('monitor') ? null : h('p', { class: 'faint' }, 'Only jobs of this role are counted. The privilege "monitor" shows the jobs of all roles, and the workers.'),
 		c.data.series?.partial ? h('p', { class: 'faint' }, 'The charts show only your most recently finished jobs.') : null,
 		charts(points, period),
-		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failures' }, 'By cause'), h('a', { href: '#/dead' }, 'All dead letters')),
+		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('span', { class: 'links' }, h('a', { href: '#/failures' }, 'By cause'), h('a', { href: '#/dead' }, 'All dead letters'))),
 		table('Newest dead letters', deadColumns, (c.data.dead ?? []).slice(0, 5), (j) => j.id, noLetters()),
 	];
 }
@@ -139,7 +142,7 @@ function dead(c) {
 	const suffix = n ? ` (${n})` : '';
 
 	return [
-		h('h1', {}, 'Dead letters'),
+		h('div', { class: 'head' }, h('h1', {}, 'Dead letters'), h('a', { href: '#/failures' }, 'By cause')),
 		find(c, deadFilters),
 		own.length > 0 ? h('div', { class: 'buttons bulk' },
 			button(`Retry selected${suffix}`, 'retry-selected', {}, { disabled: n === 0 }),
@@ -154,6 +157,7 @@ function dead(c) {
 	];
 }
 
+const MOST_OF_MESSAGE = 500;	// characters
 const lettersOf = ({ fingerprint, queue }) => ({ fingerprint, ...(queue && { queue }) });
 
 function failures(c) {
@@ -161,9 +165,9 @@ function failures(c) {
 		h('h1', {}, 'Failures'),
 		find(c, ['queue', 'kind']),
 		table('Failures', [
-			{ title: 'Error', row: true, cut: true, cell: (f) => [f.sqlstate, f.message].filter(Boolean).join(' ') },
-			{ title: 'First', cell: (f) => [time(f.first_seen), f.new ? [' ', state('new')] : null] },
-			{ title: 'Last', cell: (f) => time(f.last_seen) },
+			{ title: 'Error', row: true, class: 'message', cell: (f) => [f.sqlstate ? h('span', { class: 'faint' }, `${f.sqlstate} `) : null, (f.message ?? '').slice(0, MOST_OF_MESSAGE)] },
+			{ title: 'First', class: 'word', cell: (f) => [time(f.first_seen), f.new ? [' ', state('new')] : null] },
+			{ title: 'Last', class: 'word', cell: (f) => time(f.last_seen) },
 			{ title: 'Queue', cell: (f) => f.queue ?? '' },
 			{ title: 'Kinds', cell: (f) => f.kinds.join(', ') },
 			{ title: 'Failed', n: true, cell: (f) => count(f.failed) },
@@ -172,9 +176,8 @@ function failures(c) {
 			{ title: 'Last job', cell: (f) => jobLink(f.job_id) },
 			{
 				title: 'Actions', hidden: true, rare: true,
-				cell: (f) => f.dead_letters === 0 || !known(f.fingerprint) || !mayRetryAll(f) ? '' : menu(`Actions for the failure ${f.fingerprint}`,
-					button('Retry dead letters', 'retry-all', lettersOf(f)),
-					mayDeleteAll(f) ? button('Delete dead letters', 'delete-all', lettersOf(f), { class: 'danger' }) : null),
+				cell: (f) => f.dead_letters === 0 || !known(f.fingerprint) || !mayRetryAll(f) ? '' : h('span', { class: 'buttons' },
+					button('Retry', 'retry-all', lettersOf(f), { class: 'small', 'aria-label': 'Retry dead letters' }), menu(`Actions for the failure ${f.fingerprint}`, mayDeleteAll(f) ? button('Delete dead letters', 'delete-all', lettersOf(f), { class: 'danger' }) : null)),
 			},
 		], c.data.items ?? [], (f) => `${f.fingerprint} ${f.queue} ${f.job_id}`, filtered(c) ? 'No failure matches these filters.'
 			: empty(nothing('No attempt has failed.', 'No attempt of this role has failed.'))),
@@ -224,7 +227,7 @@ function queues(items, c) {
 	return [table('Queues', [
 		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
 		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
-		{ title: 'Served by', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
+		{ title: 'Served by', spare: true, cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
 		{ title: 'Ready', n: true, cell: (q) => about(q.ready, q.exact) },
 		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
 		{ title: 'Scheduled', n: true, cell: (q) => about(q.scheduled, q.exact) },
@@ -232,7 +235,7 @@ function queues(items, c) {
 		{ title: 'Running', n: true, cell: (q) => running(q.running, q.max_running, q.name) },
 		{ title: 'Dead', n: true, cell: (q) => q.dead_letters ? h('a', { href: withQuery('#/dead', { queue: q.name }) }, about(q.dead_letters, q.exact)) : '0' },
 		...rateColumns(rate),
-		{ title: 'Limit', rare: true, cell: (q) => q.rate ?? '' },
+		{ title: 'Limit', rare: true, class: 'word', cell: (q) => rateText(q.rate) },
 		{
 			title: 'Actions', hidden: true, rare: true,
 			cell: (q) => !mayOperate(q.name) ? '' : h('span', { class: 'buttons' },
@@ -255,8 +258,9 @@ function kinds(items, c) {
 		{ title: 'Handler', cell: (k) => k.handler ? code(k.handler) : h('span', { class: 'faint' }, 'consumers') },
 		...rateColumns(rate),
 		{ title: 'Running', n: true, rare: true, cell: (k) => k.max_running ? running(c.beside?.limits.get(k.kind)?.running, k.max_running, k.kind) : '' },
-		{ title: 'Queue', cell: (k) => k.queue ?? '' }, { title: 'Attempts', n: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
-		{ title: 'Backoff', cell: (k) => k.backoff ?? '' }, { title: 'Timeout', cell: (k) => k.timeout ?? '' }, { title: 'Rate', rare: true, cell: (k) => k.rate ?? '' },
+		{ title: 'Queue', rare: true, cell: (k) => k.queue ? queueLink(k.queue) : '' }, { title: 'Attempts', n: true, rare: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
+		{ title: 'Backoff', rare: true, cell: (k) => k.backoff ?? '' }, { title: 'Timeout', n: true, rare: true, cell: (k) => span(seconds(k.timeout)) || (k.timeout ?? '') },
+		{ title: 'Rate', rare: true, class: 'word', cell: (k) => rateText(k.rate) },
 	], [...items, ...others], (k) => k.kind, empty((session.privileges ?? []).length > 0 ? 'No kind has a handler yet.' : 'This role may not see kinds: it has no privilege.', 'SELECT jobq.register(\'mail.send\', \'send_mail(jsonb)\');'));
 }
 
@@ -277,12 +281,12 @@ function queue(c) {
 		h('ul', { class: 'tiles' },
 			tile('ready', about(q.ready, q.exact), withQuery('#/jobs', { queue: q.name, state: 'ready' })),
 			tile('oldest ready job', span(q.waiting_seconds) || '–', withQuery('#/jobs', { queue: q.name, state: 'ready', order: 'run_at' }), q.waiting_seconds > 600 ? 'warn' : ''),
-			tile(q.max_running ? `running of ${q.max_running}` : 'running', count(q.running), withQuery('#/jobs', { queue: q.name, state: 'running' }), q.max_running && q.running >= q.max_running ? 'warn' : ''),
+			tile(q.max_running ? `running of ${q.max_running}` : 'running', count(q.running), withQuery('#/jobs', { queue: q.name, state: 'running' }), q.max_running && q.running >= q.max_running ? 'warn' : '',
+				q.max_running ? bar(Math.min(100, 100 * q.running / q.max_running), `${q.running} of ${q.max_running} jobs run`) : null),
 			tile('scheduled', about(q.scheduled, q.exact), withQuery('#/jobs', { queue: q.name, state: 'scheduled', order: 'run_at' })),
 			tile('dead letters', about(q.dead_letters, q.exact), withQuery('#/dead', { queue: q.name }), q.dead_letters > 0 ? 'bad' : '')),
-		q.max_running ? h('section', { class: 'card' }, bar(Math.min(100, 100 * q.running / q.max_running), `${q.running} of ${q.max_running} jobs run`)) : null,
 		charts(c.data.series?.points ?? [], period),
-		h('h2', {}, 'By kind'), table('By kind', [
+		h('h2', {}, 'By kind', h('span', { class: 'faint unit' }, ' times since the counters began')), table('By kind', [
 			{ title: 'Kind', row: true, cell: (s) => s.kind }, { title: 'Tenant', rare: true, cell: (s) => s.tenant ?? '' },
 			{ title: 'In per minute', n: true, cell: (s) => perMinute(s.enqueued_per_minute) }, { title: 'Out per minute', n: true, cell: (s) => perMinute(s.completed_per_minute) },
 			{ title: 'Failed per minute', n: true, cell: (s) => perMinute(s.failed_per_minute) },
@@ -336,7 +340,7 @@ function batch(c) {
 			steps.length > MOST_STEPS && !c.whole?.has('steps') ? h('p', {}, showAll('steps', `${count(steps.length)} steps`)) : null,
 			table('Steps', [
 				{ title: 'Step', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) }, { title: 'Job', cell: (s) => jobLink(s.job_id) },
-				{ title: 'Elements', rare: true, cell: elementsOf }, { title: 'Needs', cell: (s) => (s.needs ?? []).join(', ') }, { title: 'Error', cut: true, cell: (s) => s.error ?? '' },
+				{ title: 'Elements', rare: true, cell: elementsOf }, { title: 'Needs', cell: (s) => (s.needs ?? []).join(', ') }, { title: 'Error', cut: true, rare: true, cell: (s) => s.error ?? '' },
 			], c.whole?.has('steps') ? steps : steps.slice(0, MOST_STEPS), (s) => s.name, '')],
 	];
 }
@@ -349,15 +353,15 @@ export const views = {
 
 			c.data = { overview: data, series, dead: letters.items };
 			c.loaded = true;
-			c.seriesAt = Date.now();
+			c.seriesAt = performance.now();
 			findProblems(c);
 		},
 		stream: () => ({ path: 'api/events?topics=overview,dead', events: ['overview', 'dead'] }),
 		heard(c, name, value) {
 			c.data[name] = name === 'dead' ? value.items : value;
-			return Date.now() - (c.seriesAt ?? 0) > 10000;
+			return since(c.seriesAt) > 10000;
 		},
-		stale: (c) => Date.now() - (c.seriesAt ?? 0) > 30000,
+		stale: (c) => since(c.seriesAt) > 30000,
 		draw: overview,
 	},
 	queues: list('Queues', 'queues', queues, { numbers: () => rates('queue') }),
@@ -411,7 +415,7 @@ export const views = {
 			c.loaded = true;
 		},
 		draw: (c) => [h('div', { class: 'head' }, h('h1', {}, 'Health'), may('monitor') ? button('Refresh', 'reload') : null), table('Problems', [
-			{ title: 'Severity', cell: (d) => state(d.severity) }, { title: 'Problem', row: true, class: 'text', cell: (d) => d.detail }, { title: 'Fix', class: 'text', cell: (d) => code(d.remedy) },
+			{ title: 'Severity', cell: (d) => state(d.severity) }, { title: 'Problem', row: true, class: 'message', cell: (d) => d.detail }, { title: 'Fix', class: 'text', cell: (d) => code(d.remedy) },
 		], (c.data.items ?? []).map((d, n) => ({ ...d, n })), (d) => d.n, may('monitor') ? 'No problems found.' : 'This page needs the privilege "monitor".')],
 	},
 	batches: paged('Batches', 'batches', {

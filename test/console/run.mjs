@@ -197,7 +197,6 @@ await test('of 300 dead letters of 6 causes, the new cause is found, and exactly
 	await rows(20);
 	await page.value('history.back()');
 	await rows(6);
-	await page.value('document.querySelector("tbody tr summary").click()');
 	await page.click('Retry dead letters');
 	await page.until('it tells the number', 'document.querySelector("dialog[open]")?.textContent.includes("Retry 20 dead letters of queue \\"trouble\\" with this error?")');
 	await answer('Retry all');
@@ -310,12 +309,34 @@ await test('a page that does not follow the server says of when it is, and is lo
 		await go(name === 'batch' ? `batch/${batch}` : `jobs?batch_id=${batch}`);
 		await page.until('the state', `[...document.querySelectorAll('h1 .state, tbody .state')].map((e) => e.textContent).join() === '${name === 'batch' ? 'running' : 'ready,ready'}'`);
 		await page.until(`${name} is not live`, '/^as of \\d\\d:\\d\\d:\\d\\d$/.test(document.getElementById("live").textContent)');
+		// a clock that is put back does not stop the page
+		await page.value('window.kept = Date.now; Date.now = () => 0');
 		sql(`SELECT jobq.resume('night')`);
 		await page.until('the end', `[...document.querySelectorAll('h1 .state, tbody .state')].map((e) => e.textContent).join() === '${name === 'batch' ? 'completed' : 'completed,completed'}'`);
+		await page.value('Date.now = kept');
 		sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
 	}
 	await go('jobs');
 	await page.until('the first page is live', 'document.getElementById("live").textContent === "live"');
+});
+await test('a long error is folded, and copied as a whole', async () => {
+	const id = sql(`SELECT jobq.enqueue('lines', '{"more": 200}')`);
+
+	sql(`SELECT jobq.wait(${id}, '5 min')`);
+	await go(`job/${id}`);
+	await page.until('the error', 'document.querySelector("pre[aria-label=Error]")?.textContent.includes("line 200")');
+	is(await page.value('document.querySelector("pre[aria-label=Error]").clientHeight < 300'), true);
+	is(await page.value('document.querySelector("main .banner").offsetHeight < innerHeight'), true);
+	await page.value('Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.copied = text; } } })');
+	await page.click('Copy the error');
+	await page.shows('The error is copied.');
+	is(await page.value('/^P0001\\nit broke\\n[^]*line 200\\nDETAIL: It has a detail[^]*\\nHINT: Try another.\\nCONTEXT: PL.pgSQL function/.test(copied)'), true);
+	// without a secure connection, the browser has no such object
+	await page.value('Object.defineProperty(navigator, "clipboard", { configurable: true, value: undefined }); document.addEventListener("copy", () => { window.copied = getSelection().toString() || document.activeElement.value; }); window.copied = ""');
+	await page.click('Copy the error');
+	await page.until('it is copied', 'window.copied.includes("line 200")');
+	await page.value('delete navigator.clipboard');
+	sql(`SELECT jobq.delete(${id})`);
 });
 await test('an error keeps its lines, and words stay whole', async () => {
 	const id = sql(`SELECT jobq.enqueue('lines')`);
@@ -763,7 +784,7 @@ await test('a worker shows what it ran last', async () => {
 	const pid = sql('SELECT pid FROM jobq.workers WHERE cardinality(last_jobs) > 0 ORDER BY pid LIMIT 1');
 
 	await go(`worker/${pid}`);
-	await page.until('its jobs', `[...document.querySelectorAll('tbody th a')].map((a) => a.textContent).join() === ${JSON.stringify(sql(`SELECT array_to_string(last_jobs, ',') FROM jobq.workers WHERE pid = ${pid}`))}`);
+	await page.until('its jobs', `[...document.querySelectorAll('tbody th a')].map((a) => a.textContent).join() === ${JSON.stringify(sql(`SELECT string_agg(l.id::text, ',' ORDER BY l.n) FROM jobq.workers w, unnest(w.last_jobs) WITH ORDINALITY l (id, n) WHERE w.pid = ${pid} AND EXISTS (SELECT FROM jobq.jobs j WHERE j.id = l.id)`))}`);
 });
 await test('limiters and monitors are created, changed and deleted', async () => {
 	await go('limits');
@@ -814,7 +835,7 @@ const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id 
 const views = ['overview', 'queues', 'queue/mail', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'schedule', `schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'workers', 'kinds', 'limits', 'tenants', 'usage', 'usage?by=kind', 'alerts', 'audit', 'enqueue?kind=picky', 'doctor', `job/${bad}`, `job/${step}`];
 const names = new Map([['usage?by=kind', 'usage-kind'], ['queue/mail', 'queue'], [`schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'schedule'], ['schedule', 'schedule-new'], ['enqueue?kind=picky', 'enqueue'], [`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
-for (const [width, scheme] of [[1440, 'light'], [1024, 'dark'], [390, 'light'], [390, 'dark']])
+for (const [width, scheme] of [1440, 1024, 390].flatMap((width) => [[width, 'light'], [width, 'dark']]))
 	await test(`all views, ${width} wide, ${scheme}`, async () => {
 		await page.size(width, 850);
 		await page.colours(scheme);
@@ -880,7 +901,7 @@ await test('a role is offered what it may do, and told what it may not see', asy
 	await logIn('vera');
 	for (const [to, text] of [['dead', 'evil'], ['failures', 'it broke'], [`job/${bad}`, 'may not see the payload'], ['schedules', 'Europe/Madrid'], ['queues', 'mail'], [`batch/${flow}`, 'goods']]) {
 		await view(to, text);
-		is(`${to}: ${await other.value('[...document.querySelectorAll("main button, main summary, main input[type=checkbox]")].map((e) => e.textContent).join()')}`, `${to}: `);
+		is(`${to}: ${await other.value('[...document.querySelectorAll("main button:not([data-action=copy-error]), main summary, main input[type=checkbox]")].map((e) => e.textContent).join()')}`, `${to}: `);
 	}
 	await view(`job/${bad}`, 'may not see the log');
 	is(await other.value('document.querySelector("main").innerText.includes("No log lines")'), false);

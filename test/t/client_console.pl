@@ -36,7 +36,8 @@ is($laid_out, qq(true {\n  "a,": [],\n  "b": {\n    "c": "[",\n    "d": [\n     
 # Numbers that JavaScript would round keep their digits, as strings.  A string may be long.
 my $read = <<'END';
 import { readFileSync } from 'node:fs';
-const { parse, pretty } = await import(`data:text/javascript,${encodeURIComponent(readFileSync(process.argv[1], 'utf8'))}`);
+const { cut, parse, pretty } = await import(`data:text/javascript,${encodeURIComponent(readFileSync(process.argv[1], 'utf8'))}`);
+console.log(JSON.stringify(cut('{"id" : 7, "payload": {"x": "},\\"", "n": [12345678901234567890]}, "b" : [1,{"payload": 2}], "result": null , "c":"d"}', ['payload', 'result', 'headers'])));
 console.log(JSON.stringify(parse('{"id": 50755254975729665, "list": [12345678901234567890.0123, -9007199254740993, 9007199254740991, 1.5, 1e-05, 0.30000000000000004], "text": "a \\" 50755254975729665,"}')));
 const long = JSON.stringify({ text: 'x'.repeat(16e6), n: 50755254975729664 });
 console.log(parse(long).text.length, pretty(long).length - long.length, pretty('{"text": "it ends [within'));
@@ -45,6 +46,7 @@ my $kept;
 ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $read, "$FindBin::RealBin/../../client/console/api.js" ], '>', \$kept,
 	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'answers are read');
 is($kept, <<'END', 'with all their digits');
+{"texts":{"payload":"{\"x\": \"},\\\"\", \"n\": [12345678901234567890]}","result":"null"},"rest":"{\"id\" : 7,\"b\" : [1,{\"payload\": 2}],\"c\":\"d\"}"}
 {"id":"50755254975729665","list":["12345678901234567890.0123","-9007199254740993",9007199254740991,1.5,0.00001,0.30000000000000004],"text":"a \" 50755254975729665,"}
 16000000 9 {
   "text": "it ends [within
@@ -162,7 +164,7 @@ BEGIN
 END $$;
 CREATE FUNCTION lines(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	RAISE EXCEPTION E'it broke\\n  at the second line\\n  at the third' USING DETAIL = 'It has a detail.' || repeat(' It is long.', 30), HINT = 'Try another.';
+	RAISE EXCEPTION E'it broke\\n  at the second line\\n  at the third%', coalesce((SELECT string_agg(E'\\n  at line ' || i, '') FROM generate_series(4, (p ->> 'more')::int) i), '') USING DETAIL = 'It has a detail.' || repeat(' It is long.', 30), HINT = 'Try another.';
 END $$;
 SELECT jobq.register('lines', 'lines(jsonb)', max_attempts => 1);
 SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register('picky', 'picky(jsonb)', max_attempts => 1),
