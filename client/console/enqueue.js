@@ -57,6 +57,10 @@ const set = (name, value) => Object.assign(document.querySelector(`form.job [nam
 // Put the payload of the last job of the kind into the form.
 async function fill(c, kind) {
 	const text = await ask('GET', path('kinds', kind)).catch(() => '{}');
+
+	// another view may be open by now
+	if (c.closed)
+		return;
 	const payload = memberText(memberText(text, 'last') ?? '{}', 'payload');
 	const { last } = parse(text);
 
@@ -68,6 +72,9 @@ async function fill(c, kind) {
 
 async function copy(c) {
 	const text = await ask('GET', path('jobs', c.query.like));
+
+	if (c.closed)
+		return;
 	const job = parse(text);
 
 	for (const name of ['kind', 'queue', 'priority', 'max_attempts', 'group_key'])
