@@ -148,6 +148,24 @@ SELECT jobq.register('set_single', 'test.set_single(jsonb, jobq.job_context)', q
 SELECT jobq.enqueue('set_single') AS id \gset
 SELECT state, error, jsonb_array_elements_text(result) FROM test.outcome(:id);
 
+-- the bill of a long call is divided
+CREATE FUNCTION test.set_long(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_sleep(0.01 * cardinality(jobs));
+	INSERT INTO test.set_call SELECT j.id, cardinality(jobs) FROM unnest(jobs) j;
+END
+$$;
+SELECT jobq.register('set_long', 'test.set_long(jobq.job_context[])', queue => 'sets');
+TRUNCATE test.set_call;
+SELECT jobq.pause('sets');
+SELECT array_agg(jobq.enqueue('set_long')) AS ids FROM generate_series(1, 20) i \gset
+SELECT jobq.resume('sets');
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[], '5 min') GROUP BY 1;
+SELECT bool_and(j.cost ? 'wal_bytes') AS billed, bool_and(j.finished_at - j.started_at >= c.attempt * interval '10 ms') AS whole
+	FROM jobq.jobs j JOIN test.set_call c ON c.job = j.id WHERE j.id = ANY (:'ids'::bigint[]);
+-- the jobs of a call have the same start, end and cost
+SELECT bool_and(ends = 1) AS alike FROM (SELECT count(DISTINCT (finished_at, cost)) AS ends FROM jobq.jobs WHERE id = ANY (:'ids'::bigint[]) GROUP BY started_at) c;
+
 -- rows with values out of line, on pages that VACUUM has marked as visible
 SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_mixed', jsonb_build_object('do', 'complete', 'text', CASE WHEN i % 5 = 0
