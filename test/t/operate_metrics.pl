@@ -102,6 +102,8 @@ like($error, qr/permission denied/, 'a stranger sees nothing');
 # The files use existing metrics only, each with existing labels.  Labels such as "queue" are
 # jobq's; "instance" and "job" belong to Prometheus.
 my $folder = "$FindBin::RealBin/../../monitoring";
+# "jobq web" adds this gauge for several databases: client_web_databases.pl
+$labels{jobq_database_up} = { database => 1 };
 for my $file ('alerts.yaml', 'grafana.json')
 {
 	my $content = slurp_file("$folder/$file") =~ s/\\"/"/gr;
