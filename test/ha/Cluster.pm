@@ -245,7 +245,7 @@ sub switch_over
 {
 	my ($self) = @_;
 	my $old = $self->leader // die "there is no primary\n";
-	my $answer = $http->post("http://127.0.0.1$old:" . $self->port(8008) . '/switchover',
+	my $answer = HTTP::Tiny->new(timeout => 120)->post("http://127.0.0.1$old:" . $self->port(8008) . '/switchover',
 		{ content => encode_json({ leader => "node$old" }) });
 
 	# Patroni answers when the new primary runs, or after its patience
