@@ -118,7 +118,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 	const JobqParty *party = &db->ready->parties[own->party];
 
 	AssertExclusive(db->lock);
-	return tally_find(db, party->limiter, party->key);
+	return tally_find(db, party->owner, party->key);
 }
 
 /*

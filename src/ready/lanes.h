@@ -152,14 +152,15 @@ typedef struct JobqNode
 
 /*
  * A party: a queue with lanes, a tenant of a queue, or a key of a limiter.  Parties take
- * turns.
+ * turns.  There are many, so the fields take 40 bytes.
  */
 typedef struct JobqParty
 {
-	int32		queue_id;		/* 0 for a key */
-	uint32		limiter;		/* hash of the limiter's name, for a key */
+	uint32		owner;			/* the queue's id; for a key, the hash of the
+								 * limiter's name */
 	uint32		key;			/* or tenant; 0: the queue itself */
-	uint32		nlanes;
+	uint32		of_limiter:1;	/* a key of a limiter */
+	uint32		nlanes:31;
 	uint32		lanes;			/* of a queue: first lane */
 	uint32		heaps;			/* of a queue of consumers, or a key: first
 								 * heap */

@@ -38,10 +38,9 @@ parties_clear(JobqDatabase *db)
 }
 
 static uint32 *
-party_bucket(JobqReady *ready, int32 queue_id, uint32 limiter, uint32 key)
+party_bucket(JobqReady *ready, uint32 owner, uint32 key)
 {
-	return &ready->party_bucket[hash_combine(murmurhash32((uint32) queue_id) ^ limiter, key) %
-								jobq_max_lanes];
+	return &ready->party_bucket[hash_combine(murmurhash32(owner), key) % jobq_max_lanes];
 }
 
 static uint32 *
@@ -58,12 +57,15 @@ JobqParty *
 jobq_party_find(JobqDatabase *db, int32 queue_id, uint32 limiter, uint32 key)
 {
 	JobqReady  *ready = db->ready;
+	bool		of_limiter = limiter != 0;
+	uint32		owner = of_limiter ? limiter : (uint32) queue_id;
 
 	AssertLocked(db->lock);
-	for (uint32 i = *party_bucket(ready, queue_id, limiter, key); i != JOBQ_NONE;
+	Assert(!of_limiter || queue_id == 0);
+	for (uint32 i = *party_bucket(ready, owner, key); i != JOBQ_NONE;
 		 i = ready->parties[i].hash_next)
-		if (ready->parties[i].queue_id == queue_id &&
-			ready->parties[i].limiter == limiter && ready->parties[i].key == key)
+		if (ready->parties[i].owner == owner && ready->parties[i].key == key &&
+			ready->parties[i].of_limiter == of_limiter)
 			return &ready->parties[i];
 	return NULL;
 }
@@ -86,11 +88,11 @@ party_join(JobqDatabase *db, int32 queue_id, uint32 limiter, uint32 key)
 		Assert(index != JOBQ_NONE);
 		party = &ready->parties[index];
 		memset(party, 0, sizeof(JobqParty));
-		party->queue_id = queue_id;
-		party->limiter = limiter;
+		party->of_limiter = limiter != 0;
+		party->owner = limiter != 0 ? limiter : (uint32) queue_id;
 		party->key = key;
 		party->lanes = party->heaps = JOBQ_NONE;
-		party_chain_push(party_bucket(ready, queue_id, limiter, key), ready->parties, index);
+		party_chain_push(party_bucket(ready, party->owner, key), ready->parties, index);
 	}
 	party->nlanes++;
 	return party - ready->parties;
@@ -107,8 +109,7 @@ party_leave(JobqDatabase *db, uint32 index)
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
-	party_chain_remove(party_bucket(ready, party->queue_id, party->limiter, party->key),
-					   ready->parties, index);
+	party_chain_remove(party_bucket(ready, party->owner, party->key), ready->parties, index);
 	party_chain_push(&ready->party_free, ready->parties, index);
 }
 

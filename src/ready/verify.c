@@ -244,7 +244,7 @@ verify_lanes(JobqDatabase *db)
 			FAULT("lane %u is not looked at", l);
 		if (lane->notify && !lane->noted)
 			FAULT("lane %u is not notified", l);
-		if (ready->parties[lane->party].queue_id != lane->queue_id ||
+		if (ready->parties[lane->party].owner != (uint32) lane->queue_id ||
 			ready->roles[lane->role_index].role != lane->role)
 			FAULT("lane %u has another queue or role", l);
 		for (int s = 0; s < JOBQ_NLIMITS; s++)

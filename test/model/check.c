@@ -41,7 +41,8 @@ check_heaps(void)
 			continue;
 		for (int s = 0; s < JOBQ_NLIMITS; s++)
 			if (lane->needs[s].key != 0 &&
-				ready->parties[lane->keys[s]].limiter != lane->needs[s].limiter)
+				ready->parties[lane->keys[s]].owner !=
+				(s == JOBQ_OF_QUEUE ? (uint32) lane->queue_id : lane->needs[s].limiter))
 				model_fail("lane %d has the key of another limiter", l);
 		if (lane->ranked && lane->paused && !db->reload &&
 			!queue_of(lane->queue_id)->paused &&
@@ -94,7 +95,7 @@ check_key(uint32 party)
 {
 	JobqReady  *ready = db->ready;
 	JobqParty  *key = &ready->parties[party];
-	uint32		index = tally_find(db, key->limiter, key->key);
+	uint32		index = tally_find(db, key->owner, key->key);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
 	for (uint32 h = key->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
