@@ -74,14 +74,22 @@ shared_size(void)
 }
 
 /*
- * shmem_request_hook: request shared memory and locks.  The sizes depend only on settings,
- * which are final at this time.  The array of areas is not copied, and must remain valid.
+ * Set the areas of the rooms.  The array is not copied, and must remain valid.
  */
 void
-jobq_shmem_request(const JobqArea *const *all_areas, int n)
+jobq_shmem_areas(const JobqArea *const *all_areas, int n)
 {
 	areas = all_areas;
 	nareas = n;
+}
+
+/*
+ * shmem_request_hook: request shared memory and locks.  The sizes depend only on settings,
+ * which are final at this time.
+ */
+void
+jobq_shmem_request(void)
+{
 	RequestAddinShmemSpace(shared_size());
 	RequestNamedLWLockTranche("jobq", 1 + JOBQ_NEXTRA_LOCKS + jobq_max_databases);
 }
@@ -167,12 +175,26 @@ jobq_shmem_startup(void)
 			memset(db, 0, sizeof(JobqDatabase));
 			pg_atomic_init_u32(&db->calls, 0);
 			db->lock = &locks[1 + JOBQ_NEXTRA_LOCKS + i].lock;
-			init_areas(JOBQ_AREA_OF_DATABASE, db, &at);
+			db->unused_areas = at;
+			at += areas_size(JOBQ_AREA_OF_DATABASE);
 		}
 	}
 	jobq_clock_shift = &jobq_shared->clock_shift;
 	LWLockRelease(AddinShmemInitLock);
 	return !found;
+}
+
+/*
+ * Initialize the areas of a database, unless the slot has had a database before.
+ */
+void
+jobq_database_areas(JobqDatabase *db)
+{
+	AssertExclusive(db->lock);
+	if (db->unused_areas == NULL)
+		return;
+	init_areas(JOBQ_AREA_OF_DATABASE, db, &db->unused_areas);
+	db->unused_areas = NULL;
 }
 
 /*

@@ -159,7 +159,12 @@ typedef struct JobqDatabase
 								 * the lock */
 	JobqTrouble troubles[JOBQ_MAX_TROUBLES];
 
-	/* Protected by lock: the areas of the rooms. */
+	/*
+	 * Protected by lock: the areas of the rooms.  Until the slot is assigned
+	 * to its first database, the areas are not initialized, and only
+	 * "unused_areas" is set.
+	 */
+	char	   *unused_areas;
 	struct JobqReady *ready;	/* src/ready */
 	struct JobqLimits *limits;
 	struct JobqGroups *groups;
@@ -335,7 +340,9 @@ typedef enum JobqExtraLock
  * An area of shared memory that a room declares.  "size" must depend only on settings that
  * are fixed at server start.  "init" is called once for each owner of the area (JobqShared
  * for the cluster, a JobqDatabase or a JobqSlot) with memory of that size.  Areas of slots
- * are initialized first, then areas of the cluster, then areas of databases.
+ * are initialized first, then areas of the cluster.  The areas of a database are initialized
+ * when its slot is first assigned, under its lock.  The operating system provides memory for
+ * pages that are used, so databases that are not served cost address space only.
  */
 typedef enum JobqAreaOwner
 {
@@ -352,8 +359,10 @@ typedef struct JobqArea
 } JobqArea;
 
 /* src/memory/memory.c */
-extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
+extern void jobq_shmem_areas(const JobqArea *const *areas, int nareas);
+extern void jobq_shmem_request(void);
 extern bool jobq_shmem_startup(void);
+extern void jobq_database_areas(JobqDatabase *db);
 extern LWLock *jobq_extra_lock(JobqExtraLock which);
 #ifdef USE_ASSERT_CHECKING
 extern bool jobq_holds_lock(void);

@@ -46,7 +46,7 @@ shmem_request(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	jobq_shmem_request(areas, lengthof(areas));
+	jobq_shmem_request();
 }
 
 static void
@@ -82,6 +82,7 @@ _PG_init(void)
 	if (!jobq_preloaded)
 		return;
 
+	jobq_shmem_areas(areas, lengthof(areas));
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;

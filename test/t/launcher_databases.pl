@@ -23,6 +23,17 @@ test.slow = on
 });
 $node->start;
 
+# The memory of a database is not touched before the database is served.
+SKIP:
+{
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my ($touched) = (eval { slurp_file("/proc/$postmaster/status") } // '') =~ /^RssShmem:\s+(\d+) kB$/m;
+
+	skip 'the operating system does not say how much memory is used', 1 unless defined $touched;
+	cmp_ok(1024 * $touched, '<', $node->safe_psql('postgres', q{SELECT sum(allocated_size) / 2 FROM pg_shmem_allocations WHERE name = 'jobq'}),
+		'the postmaster touches no memory of databases');
+}
+
 my $setup = q{
 CREATE EXTENSION jobq;
 CREATE TABLE effect (job bigint, at_database text DEFAULT current_database());

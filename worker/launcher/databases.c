@@ -176,6 +176,7 @@ database_entry(Oid dboid)
 		{
 			db = &jobq_shared->databases[i];
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_database_areas(db);
 			db->life = ++jobq_shared->lives;
 			db->copied = false;
 			db->ntroubles = 0;
