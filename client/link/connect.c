@@ -59,15 +59,17 @@ connection_words(const char *dbname, const char **keywords, const char **values)
 {
 	static const char *const silence[][2] = {
 		{"keepalives_idle", "30"}, {"keepalives_interval", "10"}, {"keepalives_count", "3"}, {"tcp_user_timeout", "60000"},
+		{"connect_timeout", "15"},
 	};
 	int			n = 0;
 
 	/*
-	 * These settings detect a dead server within a minute.  A connection
-	 * string overrides parameters before it; a service file does not.
+	 * These settings detect a dead server within a minute, or while a
+	 * connection is made.  A connection string overrides parameters before
+	 * it; a service file does not.
 	 */
 	if (getenv("PGSERVICE") == NULL && (dbname == NULL || strstr(dbname, "service=") == NULL))
-		for (; n < 4; n++)
+		for (; n < (getenv("PGCONNECT_TIMEOUT") == NULL ? 5 : 4); n++)
 		{
 			keywords[n] = silence[n][0];
 			values[n] = silence[n][1];

@@ -33,26 +33,27 @@ static bool send_further(Link *link);
 void
 link_open(Link *link, const char *dbname)
 {
-	memset(link, 0, sizeof(Link));
-	link->dbname = dbname;
-	link->conn = connect_to(dbname);
-	if (link->conn == NULL)
+	PGconn	   *conn = connect_to(dbname);
+
+	if (conn == NULL)
 		exit(EXIT_NO_CONNECTION);
-	PQsetnonblocking(link->conn, 1);
-	link->state = LINK_IDLE;
-	link->pause = FIRST_PAUSE;
+	link_begin(link, dbname, conn);
 }
 
 /*
- * Open a link without waiting.  link_go_on() connects, and repeats failed attempts.
+ * Open a link without waiting, with a connection to the database, or NULL.  Without a
+ * connection link_go_on() connects, and repeats failed attempts.
  */
 void
-link_begin(Link *link, const char *dbname)
+link_begin(Link *link, const char *dbname, PGconn *conn)
 {
 	memset(link, 0, sizeof(Link));
 	link->dbname = dbname;
-	link->state = LINK_DOWN;
+	link->conn = conn;
+	link->state = conn != NULL ? LINK_IDLE : LINK_DOWN;
 	link->pause = FIRST_PAUSE;
+	if (conn != NULL)
+		PQsetnonblocking(conn, 1);
 }
 
 static void

@@ -193,7 +193,7 @@ typedef struct Link
 
 /* client/link/link.c */
 extern void link_open(Link *link, const char *dbname);
-extern void link_begin(Link *link, const char *dbname);
+extern void link_begin(Link *link, const char *dbname, PGconn *conn);
 extern bool link_events(Link *link, int *fd, short *events);
 extern double link_due(const Link *link);
 extern PGresult *link_go_on(Link *link, bool *lost);

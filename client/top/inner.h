@@ -83,7 +83,7 @@ typedef struct Pane
 
 /* client/top/top_data.c */
 extern Pane panes[NPANES];
-extern void panes_of_several(void);
+extern void panes_of_several(int width);
 extern void pane_take(Pane * pane, int server, PGresult *result);
 extern void pane_arrange(Pane * pane);
 extern void pane_select(Pane * pane, int row);
@@ -98,7 +98,7 @@ typedef struct Screen
 	bool		frozen;
 	bool		help;
 	double		interval;
-	const char *where;			/* database and server */
+	char		where[256];		/* database and server, or several databases */
 	char		status[512];	/* last message, or a question */
 	bool		typing;			/* a filter is being typed */
 }			Screen;

@@ -35,6 +35,7 @@ run_top(const Command *command, int argc, char **argv)
 
 #define MIN_INTERVAL	0.1
 #define MAX_INTERVAL	60.0
+#define MAX_LABEL		40		/* columns for the name of a database */
 #define PAUSE_FACTOR	10		/* times the duration of a refresh */
 
 /* A database, and the state of its refresh. */
@@ -430,45 +431,70 @@ serve(Server *server)
 }
 
 /*
- * Connect to the databases.  "where" names them in the head of the screen.
+ * Connect to the databases.  A single database must be reached.  Of several, one must be; the
+ * links to the others connect later.
  */
 static void
-open_servers(char *where, size_t size)
+open_servers(void)
 {
 	Database	databases[MAX_DATABASES];
-	PGconn	   *conn;
+	bool		reached = false;
+	int			width = strlen("database");
 
-	if (settings.ndatabases > 1)
-		nservers = settings.ndatabases;
+	if (settings.ndatabases <= 1)
+	{
+		PGconn	   *conn;
+
+		link_open(&servers[0].link, settings.dbname);
+		conn = servers[0].link.conn;
+		snprintf(screen.where, sizeof(screen.where), "%s@%s  %s port %s", PQuser(conn), PQdb(conn), PQhost(conn), PQport(conn));
+		return;
+	}
+	nservers = databases_open(databases);
 	for (int i = 0; i < nservers; i++)
 	{
-		link_open(&servers[i].link, nservers > 1 ? settings.databases[i] : settings.dbname);
-		databases[i] = (Database)
-		{
-			.conn = servers[i].link.conn
-		};
+		link_begin(&servers[i].link, databases[i].dbname, databases[i].conn);
+		servers[i].label = databases[i].label;
+		reached |= databases[i].conn != NULL;
+		if (text_width(servers[i].label) > width)
+			width = text_width(servers[i].label);
 	}
-	conn = servers[0].link.conn;
-	snprintf(where, size, "%s@%s  %s port %s", PQuser(conn), PQdb(conn), PQhost(conn), PQport(conn));
+	if (!reached)
+		exit(EXIT_NO_CONNECTION);
+	/* labels of the same database on several servers differ at their ends */
+	panes_of_several(width < MAX_LABEL ? width : MAX_LABEL);
+}
+
+/*
+ * Name several databases in the head of the screen, first those without a connection.
+ */
+static void
+name_servers(void)
+{
+	PQExpBufferData down;
+	PQExpBufferData up;
+
 	if (nservers == 1)
 		return;
-	panes_of_several();
-	label_databases(databases, nservers);
-	where[0] = '\0';
+	initPQExpBuffer(&down);
+	initPQExpBuffer(&up);
 	for (int i = 0; i < nservers; i++)
 	{
-		size_t		length = strlen(where);
+		LinkState	state = servers[i].link.state;
+		PQExpBuffer names = state == LINK_DOWN || state == LINK_CONNECTING ? &down : &up;
 
-		servers[i].label = databases[i].label;
-		snprintf(where + length, size - length, "%s%s", i > 0 ? ", " : "", servers[i].label);
+		appendPQExpBuffer(names, "%s%s", names->len > 0 ? ", " : "", servers[i].label);
 	}
+	snprintf(screen.where, sizeof(screen.where), "%s%s%s%s", down.len > 0 ? "(no connection: " : "", down.data,
+			 down.len > 0 ? ")  " : "", up.data);
+	termPQExpBuffer(&down);
+	termPQExpBuffer(&up);
 }
 
 int
 run_top(const Command *command, int argc, char **argv)
 {
 	const char *values[MAX_VALUES];
-	char		where[256];
 	int			key;
 
 	command_parse(command, argc, argv, values);
@@ -480,8 +506,7 @@ run_top(const Command *command, int argc, char **argv)
 		fatal(EXIT_USAGE, "\"jobq top\" has no JSON: use queues, workers and dead");
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		fatal(EXIT_USAGE, "\"jobq top\" needs a terminal");
-	open_servers(where, sizeof(where));
-	screen.where = where;
+	open_servers();
 	signal(SIGINT, end);
 	signal(SIGTERM, end);
 	signal(SIGHUP, end);
@@ -489,6 +514,7 @@ run_top(const Command *command, int argc, char **argv)
 	say_into(screen.status, sizeof(screen.status));
 	while (ended == 0)
 	{
+		name_servers();
 		draw(&screen);
 		wait_for_something();
 		while ((key = getch()) != ERR)

@@ -133,16 +133,17 @@ pane_cell(const Pane * pane, int row, int column)
 }
 
 /*
- * Add the column of the database to all panes.  Called once, before the first result.
+ * Add the column of the database to all panes, for labels of this width.  Called once, before
+ * the first result.
  */
 void
-panes_of_several(void)
+panes_of_several(int width)
 {
 	several = true;
 	for (int i = 0; i < NPANES; i++)
 		panes[i].columns[panes[i].ncolumns++] = (TopColumn)
 	{
-		"database", CELL_TEXT, 12, false, 0
+		"database", CELL_TEXT, width, false, 0
 	};
 }
 

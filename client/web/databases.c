@@ -82,7 +82,7 @@ web_databases_open(void)
 		if (nweb_databases == 1)
 			link_open(&database->listener, database->dbname);
 		else
-			link_begin(&database->listener, database->dbname);
+			link_begin(&database->listener, database->dbname, NULL);
 		databases[i].conn = parameters_of(database->dbname);
 	}
 	label_databases(databases, nweb_databases);

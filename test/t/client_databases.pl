@@ -149,7 +149,7 @@ is(finish($work) >> 8, (run_jobq('work', 'nothing here', '--exec', 'true', '-d',
 # The live screen.
 SKIP:
 {
-	skip 'no terminal', 5 unless eval { require IO::Pty; require JobqScreen; 1 } && `$jobq top 2>&1 </dev/null` !~ /without ncurses/;
+	skip 'no terminal', 10 unless eval { require IO::Pty; require JobqScreen; 1 } && `$jobq top 2>&1 </dev/null` !~ /without ncurses/;
 	my $top = JobqScreen->new(24, 120, $jobq, 'top', '--interval', '0.2', @both);
 
 	ok($top->shows(qr{^line +consumer .* north$}m) && $top->shows(qr{^line +consumer .* south$}m), 'top: queues of both');
@@ -163,6 +163,17 @@ SKIP:
 	is(sql('north', q{SELECT paused FROM jobq.queues WHERE name = 'line'}) . sql('south', q{SELECT paused FROM jobq.queues WHERE name = 'line'}), 'ft', 'in its database only');
 	$top->type('q');
 	$top->finish;
+
+	# one of the databases does not exist yet
+	$top = JobqScreen->new(24, 250, $jobq, 'top', '--interval', '0.2', '-d', 'later', '-d', 'south');
+	ok($top->shows(qr{\Ajobq top  \(no connection: later\)  south\n(?:.*\n)*line +paused .* south\n}m), 'top: a database is missing, and the other is shown');
+	ok($top->shows(qr{no connection: .*database "later" does not exist; trying again}), 'with the error');
+	$node->safe_psql('postgres', 'ALTER DATABASE late RENAME TO later');
+	ok($top->shows(qr{\Ajobq top  later, south\n(?:.*\n)*line +consumer .* later\n}m), 'it is there when it exists');
+	$top->type('q');
+	is($top->finish, 0, 'top ends');
+	$top = JobqScreen->new(24, 120, $jobq, 'top', '-d', 'nowhere', '-d', 'nothing');
+	is($top->finish >> 8, 3, 'a database must be reached');
 }
 
 # Passwords: each goes only to the database for which it was typed.
