@@ -90,6 +90,8 @@ SELECT n, e.code, e.hint FROM unnest(ARRAY['jobq.schedule(''x'', ''@daily'', ''D
 SELECT s, e.* FROM unnest(ARRAY['', ' -- nothing', ';', 'SELECT 1; VACUUM', 'SELECT 1; COMMIT', 'SELEC 1', 'SELECT $', 'BEGIN', 'COMMIT', 'ROLLBACK TO SAVEPOINT a', 'PREPARE TRANSACTION ''x''', 'COPY t FROM STDIN', 'COPY t TO STDOUT',
 	'VACUUM', 'VACUUM (FULL) t', 'CREATE INDEX CONCURRENTLY ON t (n)', 'DROP INDEX CONCURRENTLY i', 'REINDEX INDEX CONCURRENTLY i', 'REINDEX (CONCURRENTLY) TABLE t', 'REINDEX DATABASE d', 'CLUSTER', 'ALTER TABLE t DETACH PARTITION p CONCURRENTLY',
 	'DISCARD ALL', 'CREATE DATABASE d', 'DROP DATABASE d', 'ALTER SYSTEM SET work_mem = 1', 'CREATE TABLESPACE s LOCATION ''/x''']) WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.enqueue_sql(%L)', s)) e ORDER BY n;
+-- REPACK came with 19
+SELECT s, e.code FROM unnest(ARRAY['REPACK', 'REPACK (CONCURRENTLY) t']) s, test.error(format('SELECT jobq.enqueue_sql(%L)', s)) e WHERE current_setting('server_version_num')::int >= 190000 AND e.code IS DISTINCT FROM '25001';
 SELECT s, e.* FROM unnest(ARRAY['COMMIT', 'SELECT 1; VACUUM', 'COPY t TO STDOUT']) WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.enqueue_sql(%L, transaction => false)', s)) e ORDER BY n;
 SELECT p, e.* FROM unnest(ARRAY['{}', '[]', '"SELECT 1"', '{"sql": 1}', '{"sql": null}', '{"sql": "SELECT 1", "transaction": 0}', '{"sql": "SELECT 1", "database": "x"}']) WITH ORDINALITY u (p, n),
 	test.error(format('SELECT jobq.enqueue(''sql'', %L)', p)) e ORDER BY n;

@@ -113,7 +113,8 @@ needs_top_level(Node *stmt)
 			return ((ReindexStmt *) stmt)->relation == NULL ||
 				has_concurrently(((ReindexStmt *) stmt)->params);
 		case T_ClusterStmt:
-			return ((ClusterStmt *) stmt)->relation == NULL;
+			return ((ClusterStmt *) stmt)->relation == NULL ||
+				has_concurrently(((ClusterStmt *) stmt)->params);
 		case T_AlterTableStmt:
 			return is_detach_concurrently((AlterTableStmt *) stmt);
 		case T_DiscardStmt:
