@@ -108,7 +108,7 @@ function runs(items) {
 	return [h('h2', {}, 'Last jobs'), table('Last jobs', [
 		{ title: 'Job', row: true, cell: (run) => jobLink(run.id) }, { title: 'State', cell: (run) => state(run.state) }, { title: 'Enqueued', cell: (run) => time(run.enqueued_at) },
 		{ title: 'Run time', n: true, cell: (run) => span(took(run)) }, { title: 'Error', cut: true, cell: (run) => run.error ?? '' },
-	], items, (run) => run.id, 'The newest jobs of the database have no job of this schedule.')];
+	], items, (run) => run.id, 'No job of this schedule is stored.')];
 }
 
 function draw(c) {

@@ -451,7 +451,7 @@ export const views = {
 	enqueue,
 	audit: paged('Audit', 'audit', {
 		draw: (c) => [h('h1', {}, 'Audit'), find(c, ['role', 'action', 'from', 'until']), table('Audit', [
-			{ title: 'When', class: 'word', cell: (e) => time(e.at) }, { title: 'Action', row: true, cell: (e) => e.action },
+			{ title: 'When', class: 'word', cell: (e) => time(e.at) }, { title: 'Action', row: true, class: 'word', cell: (e) => e.action },
 			{ title: 'Role', cell: (e) => e.role === e.login ? e.role : [e.role, h('span', { class: 'faint' }, ` (${e.login})`)] },
 			{ title: 'Arguments', class: 'text', cell: (e) => h('span', { class: 'list' }, Object.entries(e.arguments ?? {}).map(([name, value]) => h('span', {}, h('span', { class: 'faint' }, `${name} `), value))) },
 			{ title: 'Jobs', n: true, cell: (e) => known(e.jobs) ? count(e.jobs) : '' }, { title: 'Application', rare: true, cell: (e) => e.application },
