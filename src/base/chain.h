@@ -26,20 +26,20 @@
  * name_chain_remove() removes an element, which must be in the chain.
  */
 #define JOBQ_CHAIN(name, Element, link) \
-static inline uint32 pg_attribute_unused() \
+pg_attribute_unused() static inline uint32 \
 name##_chain_all(Element *array, uint32 n) \
 { \
 	for (uint32 i = 0; i < n; i++) \
 		array[i].link = i + 1 < n ? i + 1 : JOBQ_NONE; \
 	return n > 0 ? 0 : JOBQ_NONE; \
 } \
-static inline void pg_attribute_unused() \
+pg_attribute_unused() static inline void \
 name##_chain_push(uint32 *head, Element *array, uint32 index) \
 { \
 	array[index].link = *head; \
 	*head = index; \
 } \
-static inline uint32 pg_attribute_unused() \
+pg_attribute_unused() static inline uint32 \
 name##_chain_pop(uint32 *head, Element *array) \
 { \
 	uint32		index = *head; \
@@ -48,7 +48,7 @@ name##_chain_pop(uint32 *head, Element *array) \
 		*head = array[index].link; \
 	return index; \
 } \
-static inline void pg_attribute_unused() \
+pg_attribute_unused() static inline void \
 name##_chain_remove(uint32 *head, Element *array, uint32 index) \
 { \
 	while (*head != index) \
