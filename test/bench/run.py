@@ -27,7 +27,7 @@ SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 360), "writ
           "enqueue": (25, 45), "backlog": (30, 30), "idle": (20, 22), "memory": (15, 10),
           "notify": (15, 20), "flow": (30, 50), "rescue": (30, 60), "roles": (120, 240), "names": (120, 240), "context": (60, 180),
           "commands": (30, 60), "workflow": (90, 240), "events": (30, 60), "limiters": (45, 120), "steps": (30, 60),
-          "sets": (60, 120)}
+          "sets": (60, 120), "signals": (120, 300)}
 QUICK = ["drain", "latency", "snapshot"]
 FULL = 7200			# each with --full
 HANGS = 120			# seconds beyond its share after which a workload is given up
