@@ -88,18 +88,29 @@ UNION ALL
 SELECT format('there are %s effects of job %s, which is nowhere', e.n, e.job) FROM effects e
 	WHERE NOT EXISTS (SELECT FROM found f WHERE f.id = e.job)},
 
-	'each part of a durable procedure is done once, and each signal is received once' => q{
+	'each part of a durable procedure is done once, and each signal and answer is received once' => q{
 SELECT format('job %s is %s, and has done part %s %s times', p.job, f.state, p.part, count(*))
 	FROM chaos.part p LEFT JOIN found f ON f.id = p.job GROUP BY p.job, p.part, f.state HAVING count(*) > 1
 UNION ALL
 SELECT format('job %s (%s) is completed, and has done %s parts', f.id, f.tag, count(p.part))
 	FROM found f LEFT JOIN chaos.part p ON p.job = f.id
-	WHERE f.kind = 'chaos.durable' AND f.state = 'completed' GROUP BY f.id, f.tag HAVING count(p.part) <> 5
+	WHERE f.kind = 'chaos.durable' AND f.state = 'completed' GROUP BY f.id, f.tag HAVING count(p.part) <> 7
 UNION ALL
 SELECT format('job %s (%s) has not received the signal of job %s', f.id, f.tag, r.id)
 	FROM found f JOIN found r ON r.tag = f.tag || '.reply' AND r.state = 'completed'
 	JOIN chaos.part p ON p.job = f.id AND p.part = 'answer'
-	WHERE f.kind = 'chaos.durable' AND p.answer IS DISTINCT FROM to_jsonb(r.tag)},
+	WHERE f.kind = 'chaos.durable' AND p.answer IS DISTINCT FROM to_jsonb(r.tag)
+UNION ALL
+SELECT format('job %s (%s) has asked %s jobs with the tag %s', f.id, f.tag, count(r.id), f.tag || v.suffix)
+	FROM found f CROSS JOIN (VALUES ('worker', '.asked'), ('consumer', '.outside')) v(part, suffix)
+	JOIN chaos.part p ON p.job = f.id AND p.part = v.part LEFT JOIN found r ON r.tag = f.tag || v.suffix
+	WHERE f.kind = 'chaos.durable' GROUP BY f.id, f.tag, v.suffix HAVING count(r.id) <> 1
+UNION ALL
+SELECT format('job %s (%s) has received %s from job %s, which is %s', f.id, f.tag, p.answer, r.id, r.state)
+	FROM found f CROSS JOIN (VALUES ('worker', '.asked'), ('consumer', '.outside')) v(part, suffix)
+	JOIN chaos.part p ON p.job = f.id AND p.part = v.part JOIN found r ON r.tag = f.tag || v.suffix
+	WHERE f.kind = 'chaos.durable' AND NOT coalesce(p.answer ? 'error', false)
+		AND (r.state <> 'completed' OR p.answer IS DISTINCT FROM CASE v.part WHEN 'worker' THEN to_jsonb(r.tag) ELSE 'null' END)},
 
 	'a statement outside of a transaction is done at least once' => q{
 SELECT format('job %s (%s) is completed, and was not done', id, tag) FROM found

@@ -116,8 +116,29 @@ BEGIN
 		PERFORM jobq.save(to_jsonb(n));
 		COMMIT;
 	END LOOP;
-	INSERT INTO chaos.part VALUES (job.id, 'answer', answer);
+	IF jobq.step('answer') THEN
+		INSERT INTO chaos.part VALUES (job.id, 'answer', answer);
+		CALL jobq.step_done();
+	END IF;
+	-- the answers of a worker's job and of a consumer's job; crashed twice, a job is dead
+	CALL jobq.ask('worker', 'chaos.echo', jsonb_build_object('tag', payload ->> 'tag' || '.asked'), answer, on_error => 'return', await => false);
+	CALL jobq.ask('consumer', 'chaos.outside', jsonb_build_object('tag', payload ->> 'tag' || '.outside'), answer,
+		options => '{"queue": "outside", "max_attempts": 1000, "backoff": "fixed 20ms"}', on_error => 'return', await => false);
+	CALL jobq.ask('worker', 'chaos.echo', answer => answer, on_error => 'return');
+	IF jobq.step('worker answered') THEN
+		INSERT INTO chaos.part VALUES (job.id, 'worker', answer);
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.ask('consumer', 'chaos.outside', answer => answer, on_error => 'return');
+	INSERT INTO chaos.part VALUES (job.id, 'consumer', answer);
 	PERFORM chaos.note_effect(payload, job, started);
+END
+$$;
+
+CREATE FUNCTION chaos.echo(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
+	RETURN payload -> 'tag';
 END
 $$;
 
@@ -217,6 +238,7 @@ FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
 	('chaos.steps', 'chaos.work_in_steps(jsonb, jobq.job_context)'),
 	('chaos.durable', 'chaos.work_durably(jsonb, jobq.job_context)'),
 	('chaos.reply', 'chaos.reply(jsonb, jobq.job_context)'),
+	('chaos.echo', 'chaos.echo(jsonb, jobq.job_context)'),
 	('chaos.add', 'chaos.add(jsonb, jobq.job_context)'),
 	('chaos.list', 'chaos.list(jsonb, jobq.job_context)'),
 	('chaos.join', 'chaos.join(jsonb, jobq.job_context)'),
