@@ -199,6 +199,39 @@ SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n;
 SELECT jobq.test_clock('0') \g /dev/null
 
+-- the version of the definition with which the job has begun, also in a function that the procedure calls, and after a rerun
+CREATE FUNCTION test.version() RETURNS text LANGUAGE sql AS $$ SELECT (jobq.current_job()).handler_version $$;
+CREATE PROCEDURE test.versioned(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	PERFORM jobq.save('1');
+	COMMIT;
+	CALL jobq.await_signal('go', answer);
+	INSERT INTO test.effect (note) VALUES (format('old, %s, %s', job.handler_version = payload ->> 'old', test.version() = job.handler_version));
+END
+$$;
+SELECT jobq.register('versioned', 'test.versioned(jsonb, jobq.job_context)', max_attempts => 1);
+SELECT handler_version AS old FROM jobq.kinds WHERE kind = 'versioned' \gset
+TRUNCATE test.effect;
+SELECT jobq.enqueue('versioned', jsonb_build_object('old', :'old')) AS id, jobq.enqueue('versioned', jsonb_build_object('old', :'old')) AS id2 \gset
+SELECT test.suspended(:id, 'go'), test.suspended(:id2, 'go');
+SELECT jobq.signal(:id, 'go');
+SELECT state, error FROM test.outcome(:id);
+SELECT replace(prosrc, 'old, ', 'new, ') AS source FROM pg_proc WHERE oid = 'test.versioned(jsonb, jobq.job_context)'::regprocedure \gset
+CREATE OR REPLACE PROCEDURE test.versioned(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS :'source';
+SELECT handler_version <> :'old' AS changed, handler_version ~ '^[0-9a-f]{16}$' AS is_hash FROM jobq.kinds WHERE kind = 'versioned';
+SELECT jobq.signal(:id2, 'go');
+SELECT state, error FROM test.outcome(:id2);
+SELECT jobq.enqueue('versioned', jsonb_build_object('old', :'old')) AS id3, jobq.rerun(:id, from_step => 'go') AS again \gset
+SELECT jobq.signal(j, 'go') FROM unnest(ARRAY[:id3, :again]::bigint[]) j;
+SELECT state FROM jobq.wait_many(ARRAY[:id3, :again]::bigint[], '5 min');
+SELECT note FROM test.effect ORDER BY note;
+DROP PROCEDURE test.versioned(jsonb, jobq.job_context);
+SELECT handler_version FROM jobq.kinds WHERE kind = 'versioned';
+SELECT jobq.unregister('versioned');
+DROP FUNCTION test.version();
+
 -- privileges: the job's own role, and manage
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
 GRANT INSERT ON test.effect TO regress_jobq_alice;

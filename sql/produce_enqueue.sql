@@ -1,7 +1,7 @@
 -- Options of enqueue().
 CREATE FUNCTION test.context(payload jsonb, job jobq.job_context) RETURNS jsonb
 LANGUAGE sql AS $$
-	SELECT to_jsonb(job) - 'id' - 'enqueued_at' - 'run_at'
+	SELECT to_jsonb(job) - 'id' - 'handler_version' - 'enqueued_at' - 'run_at'
 		|| jsonb_build_object('ready', job.run_at <= clock_timestamp(), 'in_order', job.enqueued_at <= clock_timestamp(),
 			'same', job = jobq.current_job())
 $$;

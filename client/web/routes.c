@@ -299,7 +299,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('count', jobq.cancel_many(queue => $1::jsonb ->> 'queue', state => 'waiting'))"},
 	{"GET", "/api/kinds", 0,
 		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
-		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiters chunk",
+		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiters chunk handler_version",
 	.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
 	{"GET", "/api/kinds/{}", 0,.parameters = "{}",
 		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "

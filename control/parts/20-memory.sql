@@ -83,6 +83,10 @@ CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, ex
 AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean) IS 'state of a live job, for the views';
 
+CREATE FUNCTION jobq_internal.handler_version(handler text) RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_handler_version' LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.handler_version(text) IS 'version of a handler: a hash of its source, for the view kinds; null: there is no such function';
+
 CREATE FUNCTION jobq_internal.may_see_support(internal) RETURNS internal
 AS 'MODULE_PATHNAME', 'jobq_may_see_support' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.may_see_support(internal) IS 'estimates of may_see(), for the planner';

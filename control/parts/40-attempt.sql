@@ -11,7 +11,8 @@ CREATE TYPE jobq.job_context AS (
 	enqueued_at timestamptz,
 	run_at timestamptz,
 	batch_id bigint,
-	tenant text
+	tenant text,
+	handler_version text
 );
 COMMENT ON TYPE jobq.job_context IS 'the job of a handler, as seen by the handler';
 

@@ -7,6 +7,7 @@ CREATE TABLE jobq_internal.procedure_step (
 	job_id bigint NOT NULL,
 	begun_at timestamptz NOT NULL,
 	token bigint NOT NULL,
+	version bigint NOT NULL,
 	type "char" NOT NULL CHECK (type IN ('s', 't', 'w', 'a', 'f', 'v')),
 	name text COLLATE "C" NOT NULL,
 	until timestamptz,
@@ -18,6 +19,7 @@ CREATE TABLE jobq_internal.procedure_step (
 COMMENT ON TABLE jobq_internal.procedure_step IS 'steps of procedures that commit: those done, and the wait for which a suspended job returns';
 COMMENT ON COLUMN jobq_internal.procedure_step.type IS 's(tep), t(ime): a sleep, w(ait) for a signal, a(sk) for jobs, f(irst) of several, v(alue) saved last, with an empty name';
 COMMENT ON COLUMN jobq_internal.procedure_step.token IS 'lease of the run that has written the row last: this run made progress, and is not charged';
+COMMENT ON COLUMN jobq_internal.procedure_step.version IS 'version of the handler with which the procedure began: the same in all rows of the job';
 COMMENT ON COLUMN jobq_internal.procedure_step.done_at IS 'null: the job waits';
 COMMENT ON COLUMN jobq_internal.procedure_step.result IS 'result of the step, payload of the signal, answers of jobs, or the saved value; of an ask that is not done: the ids of the jobs';
 COMMENT ON COLUMN jobq_internal.procedure_step.job_id IS 'the job';

@@ -148,6 +148,8 @@ BEGIN
 			(NULL, 'oldest_ready', 'time since which the longest waiting ready job could have run'),
 			(NULL, 'on_failure', 'job enqueued when a job of the batch is dead or expired'),
 			('jobq_internal.handler', 'on_failure', 'function called for each job of the kind that becomes a dead letter'),
+			('jobq.kinds', 'handler_version', 'hash of the present source of the handler; null: there is no such function'),
+			('jobq.job_context', 'handler_version', 'hash of the source of the handler, as in kinds; in a durable procedure, of the source with which the job made its first step'),
 			('jobq.kinds', 'on_failure', 'function called for each job of the kind that becomes a dead letter'),
 			(NULL, 'fail_on', 'SQLSTATEs, or classes of SQLSTATEs, after which no further attempt follows'),
 			(NULL, 'retry_on', 'SQLSTATEs of the handler, or classes of SQLSTATEs, after which a further attempt follows; null: all'),

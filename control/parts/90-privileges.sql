@@ -79,7 +79,7 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_series(text, text, text), jobq_internal.stat_rates(text), jobq_internal.limit_slots(), jobq_internal.group_slots(),
 	jobq_internal.kind_hash(text), jobq_internal.limiter_hash(text), jobq_internal.limiters_of(text, int), jobq_internal.limit_key(int, jsonb, jsonb, oid, text, text, text[]), jobq_internal.limit_cost(int, int), jobq_internal.scheduler_state(), jobq_internal.scheduler_troubles(), jobq_internal.setup(), jobq_internal.pool_problems(),
-	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.handler_is_there(text), jobq_internal.conf_line(text, text), jobq_internal.traceparent(jsonb) TO PUBLIC;
+	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.handler_is_there(text), jobq_internal.handler_version(text), jobq_internal.conf_line(text, text), jobq_internal.traceparent(jsonb) TO PUBLIC;
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.failures, jobq.kinds, jobq.queues, jobq.stats, jobq.workers, jobq.limits,
 	jobq.schedules, jobq.batches, jobq.steps, jobq.grants, jobq.monitors, jobq.event_handlers, jobq.audit_log TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;

@@ -32,11 +32,16 @@ PG_FUNCTION_INFO_V1(jobq_current_job);
 PG_FUNCTION_INFO_V1(jobq_set_progress);
 PG_FUNCTION_INFO_V1(jobq_should_stop);
 
-static void context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums);
+static void context_datums(const JobqJob *jobs, const int *attempts, int n, int64 version,
+						   Datum *datums);
 
-/* Set the array to the jobs, all of the same queue, as jobq.job_context. */
+/*
+ * Set the array to the jobs, all of the same queue, as jobq.job_context.  version: of the
+ * handler.
+ */
 static void
-context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums)
+context_datums(const JobqJob *jobs, const int *attempts, int n, int64 version,
+			   Datum *datums)
 {
 	enum
 	{
@@ -51,13 +56,15 @@ context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums)
 					RUN_AT,
 					BATCH_ID,
 					TENANT,
+					HANDLER_VERSION,
 					NATTS
 	};
 	static const Oid types[NATTS] = {
 		[ID] = INT8OID,[KIND] = TEXTOID,[QUEUE] = TEXTOID,
 		[PAYLOAD] = JSONBOID,[HEADERS] = JSONBOID,[ATTEMPT] = INT4OID,
 		[MAX_ATTEMPTS] = INT4OID,[ENQUEUED_AT] = TIMESTAMPTZOID,
-		[RUN_AT] = TIMESTAMPTZOID,[BATCH_ID] = INT8OID,[TENANT] = TEXTOID
+		[RUN_AT] = TIMESTAMPTZOID,[BATCH_ID] = INT8OID,[TENANT] = TEXTOID,
+		[HANDLER_VERSION] = TEXTOID
 	};
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&jobs[0]), &buffer);
@@ -70,6 +77,7 @@ context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums)
 	nulls[QUEUE] = queue == NULL;
 	if (queue != NULL)
 		values[QUEUE] = CStringGetTextDatum(queue->name);
+	values[HANDLER_VERSION] = jobq_version_text(version, &nulls[HANDLER_VERSION]);
 	for (int i = 0; i < n; i++)
 	{
 		const JobqJob *job = &jobs[i];
@@ -96,11 +104,11 @@ context_datums(const JobqJob *jobs, const int *attempts, int n, Datum *datums)
 
 /* Return the job as a jobq.job_context. */
 static Datum
-context_datum(const JobqJob *job, int attempt)
+context_datum(const JobqJob *job, int attempt, int64 version)
 {
 	Datum		result;
 
-	context_datums(job, &attempt, 1, &result);
+	context_datums(job, &attempt, 1, version, &result);
 	return result;
 }
 
@@ -144,7 +152,7 @@ jobq_call_set(const JobqFunction *function, const JobqJob *jobs, const int *atte
 	Datum	   *elems = palloc(sizeof(Datum) * n);
 	Datum		returned;
 
-	context_datums(jobs, attempts, n, elems);
+	context_datums(jobs, attempts, n, function->version, elems);
 	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value =
 		PointerGetDatum(construct_array(elems, n, jobq_relations()->context_type, -1, false,
@@ -213,6 +221,8 @@ jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
 		call = makeNode(CallContext);
 		call->atomic = atomic;
 	}
+	jobq_current->version = atomic ? function->version
+		: jobq_version_begun(job_id(job), function->version);
 	InitFunctionCallInfoData(*fcinfo, NULL, function->nargs, InvalidOid,
 							 (Node *) call, NULL);
 	if (function->nargs >= 1)
@@ -224,7 +234,7 @@ jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
 	}
 	if (function->nargs >= 2)
 	{
-		fcinfo->args[1].value = context_datum(job, attempt);
+		fcinfo->args[1].value = context_datum(job, attempt, jobq_current->version);
 		fcinfo->args[1].isnull = false;
 	}
 
@@ -394,7 +404,7 @@ jobq_current_job(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = jobq_require_current("jobq.current_job()");
 
-	PG_RETURN_DATUM(context_datum(current->job, current->attempt));
+	PG_RETURN_DATUM(context_datum(current->job, current->attempt, current->version));
 }
 
 /*

@@ -224,6 +224,7 @@ durable_begin(const JobqCurrent *current, const char *name, char type, StepRow *
 	ItemPointerSetInvalid(&row->ctid);
 	STEP_SET(row, PSTEP_JOB_ID, JOB(current->job, JOB_ID));
 	STEP_SET(row, PSTEP_BEGUN_AT, TimestampTzGetDatum(jobq_now()));
+	STEP_SET(row, PSTEP_VERSION, Int64GetDatum(current->version));
 	STEP_SET(row, PSTEP_TYPE, CharGetDatum(type));
 	STEP_SET(row, PSTEP_NAME, CStringGetTextDatum(name));
 }

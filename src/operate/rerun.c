@@ -125,8 +125,8 @@ copy_steps(int64 id, int64 new_id, Datum from_step)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("job " INT64_FORMAT " has no step \"%s\"", id, name),
 				 errhint("jobq.history(" INT64_FORMAT ") shows its steps.", id)));
-	(void) jobq_query("INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, type, name, until, done_at, signal, result)"
-					  " SELECT $2, s.begun_at, 0, s.type, s.name, s.until, s.done_at, s.signal, s.result"
+	(void) jobq_query("INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, version, type, name, until, done_at, signal, result)"
+					  " SELECT $2, s.begun_at, 0, s.version, s.type, s.name, s.until, s.done_at, s.signal, s.result"
 					  " FROM jobq_internal.procedure_step s JOIN jobq_internal.procedure_step f ON f.job_id = $1 AND f.name = $3"
 					  " WHERE s.job_id = $1 AND s.name <> $3 AND s.begun_at <= f.begun_at AND s.done_at <= f.begun_at",
 					  lengthof(types), types, values, NULL, SPI_OK_INSERT);

@@ -238,6 +238,8 @@ typedef struct JobqCurrent
 {
 	const JobqJob *job;
 	int			attempt;		/* its number */
+	int64		version;		/* of the handler, as of the first step; 0: a
+								 * statement */
 	JobqOutcome outcome;
 	int64		delay_ms;		/* of snooze, release and nack */
 	TimestampTz until;			/* of suspend */

@@ -244,6 +244,7 @@ typedef struct JobqFunction
 	bool		keeps_plans;	/* plans depend on role and search_path */
 	bool		statement;		/* plain statement, in the payload */
 	bool		set;			/* a set handler: takes an array of jobs */
+	int64		version;		/* hash of the definition; 0: a statement */
 } JobqFunction;
 
 /*
@@ -340,6 +341,7 @@ extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
 /* src/store/signature.c */
 extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
 extern void jobq_check_signature(Oid proc, JobqFunction *function);
+extern Datum jobq_version_text(int64 version, bool *isnull);
 
 /* src/store/limit_text.c */
 extern void jobq_rate_parse(const char *text, JobqRate *rate);

@@ -72,6 +72,31 @@ jobq_made_progress(const JobqJob *job)
 	return has_step(job_id(job), &token);
 }
 
+/*
+ * Return the version of the handler with which the procedure of the job has begun: as noted in its
+ * steps, or the given version if the job has no steps.
+ */
+int64
+jobq_version_begun(int64 id, int64 version)
+{
+	Relation	steps = jobq_open_table(JOBQ_PROCEDURE_STEP_TABLE, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		isnull;
+
+	ScanKeyInit(&key, PSTEP_JOB_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	scan = systable_beginscan(steps, jobq_index(steps, JOBQ_PROCEDURE_STEP_PKEY), true,
+							  SnapshotSelf, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		version = DatumGetInt64(heap_getattr(tuple, PSTEP_VERSION, RelationGetDescr(steps),
+											 &isnull));
+	systable_endscan(scan);
+	table_close(steps, AccessShareLock);
+	return version;
+}
+
 /* Delete the rows of the job.  column: contains the job's id. */
 static void
 forget(JobqTable table, JobqIndex index, AttrNumber column, int64 id)

@@ -24,6 +24,7 @@ enum
 	PSTEP_JOB_ID = 1,
 	PSTEP_BEGUN_AT,
 	PSTEP_TOKEN,
+	PSTEP_VERSION,
 	PSTEP_TYPE,
 	PSTEP_NAME,
 	PSTEP_UNTIL,
@@ -79,6 +80,7 @@ typedef struct JobqSignal
 /* src/store/progress.c */
 extern bool jobq_has_progress(int64 id);
 extern bool jobq_made_progress(const JobqJob *job);
+extern int64 jobq_version_begun(int64 id, int64 version);
 extern void jobq_progress_forget(int64 id);
 extern void jobq_progress_prune(ItemPointer from, ItemPointer to);
 extern void jobq_signals_prune(ItemPointer from, ItemPointer to);

@@ -13,6 +13,7 @@
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -20,6 +21,8 @@
 #include "utils/syscache.h"
 
 #include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_handler_version);
 
 /*
  * Return the function with this qualified signature.  If there is none, returns InvalidOid if
@@ -57,6 +60,48 @@ takes_set(Form_pg_proc form)
 {
 	return form->pronargs == 1 &&
 		get_element_type(form->proargtypes.values[0]) == jobq_relations()->context_type;
+}
+
+/*
+ * Return the version of a function: a hash of its source, and never 0.  A dump and an upgrade
+ * of the server keep the source.
+ */
+static int64
+version_of(HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		source = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull);
+	char	   *string = isnull ? "" : TextDatumGetCString(source);
+	int64		hash = (int64) hash_bytes_extended((unsigned char *) string, strlen(string), 0);
+
+	return hash == 0 ? 1 : hash;
+}
+
+/* Return a version as a text, or null for 0. */
+Datum
+jobq_version_text(int64 version, bool *isnull)
+{
+	*isnull = version == 0;
+	return *isnull ? (Datum) 0
+		: CStringGetTextDatum(psprintf("%016llx", (unsigned long long) version));
+}
+
+/*
+ * handler_version(signature): the version of the function, as in jobq.job_context.  Null if there
+ * is no such function.
+ */
+Datum
+jobq_handler_version(PG_FUNCTION_ARGS)
+{
+	Oid			proc = jobq_resolve_signature(text_to_cstring(PG_GETARG_TEXT_PP(0)), true);
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
+	Datum		result;
+
+	if (!HeapTupleIsValid(tuple))
+		PG_RETURN_NULL();
+	result = jobq_version_text(version_of(tuple), &fcinfo->isnull);
+	ReleaseSysCache(tuple);
+	return result;
 }
 
 /*
@@ -123,6 +168,7 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 			form->prolang == SQLlanguageId;
 		function->statement = false;
 		function->set = set;
+		function->version = version_of(tuple);
 	}
 	ReleaseSysCache(tuple);
 }

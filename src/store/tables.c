@@ -133,8 +133,8 @@ static const Column batch_columns[] = {
 };
 
 static const Column procedure_step_columns[] = {
-	{INT8OID, false}, {TIMESTAMPTZOID, false}, {INT8OID, false}, {CHAROID, false}, {TEXTOID, false},
-	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {TEXTOID, true}, {JSONBOID, true},
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {INT8OID, false}, {INT8OID, false}, {CHAROID, false},
+	{TEXTOID, false}, {TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {TEXTOID, true}, {JSONBOID, true},
 };
 
 static const Column signal_columns[] = {

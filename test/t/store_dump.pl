@@ -396,7 +396,7 @@ SET ROLE waiter;
 SELECT jobq.enqueue('x', delay => '1 year', queue => 'outside') AS id \gset
 SELECT jobq.signal(:id, 'go');
 RESET ROLE;
-INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, type, name, done_at) SELECT id, now(), 1, 's', 'one', now() FROM jobq_internal.job});
+INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, version, type, name, done_at) SELECT id, now(), 1, 1, 's', 'one', now() FROM jobq_internal.job});
 $node->command_ok([ 'pg_dump', '-Fc', '-f', "$office.3", 'waits' ], 'progress: pg_dump');
 $node->safe_psql('postgres', q{DROP DATABASE waits; DROP ROLE waiter});
 $node->command_ok([ 'pg_restore', '-e', '--no-owner', '--no-acl', '-d', 'waits2', "$office.3" ], 'progress: pg_restore');
