@@ -328,9 +328,6 @@ extern bool jobq_relay_tells(const JobqQueue *queue);
 extern void jobq_notify_queue(const JobqQueue *queue);
 extern void jobq_job_push_if_undone(const JobqJob *job);
 
-/* src/store/delete_many.c */
-extern void jobq_job_delete_many(Relation rel, JobqJob *jobs, int n, bool *deleted);
-
 /* src/store/current.c */
 extern JobqCurrent *jobq_current;
 extern JobqCurrent *jobq_current_of(int64 id);

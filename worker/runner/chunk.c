@@ -316,15 +316,13 @@ name_jobs(RunContext *run, Piece *piece)
 static void
 delete_rows(Relation rel, Piece *piece)
 {
-	bool		deleted[JOBQ_MAX_CHUNK];
 	int			n = 0;
 
-	jobq_job_delete_many(rel, piece->jobs, piece->n, deleted);
 	for (int i = 0; i < piece->n; i++)
 	{
 		int			at = piece->list[i];
 
-		if (!deleted[i])
+		if (!jobq_job_delete(rel, &piece->jobs[i]))
 		{
 			collected[at].alone = true;
 			continue;
