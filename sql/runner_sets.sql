@@ -14,9 +14,9 @@ BEGIN
 END
 $$;
 CREATE FUNCTION test.set_results(jobs jobq.job_context[]) RETURNS jsonb[] LANGUAGE sql AS $$
-	SELECT array_agg(CASE WHEN (j.payload ->> 'i')::int % 3 > 0 THEN jsonb_build_object('twice', 2 * (j.payload ->> 'i')::int) END ORDER BY n)
-	FROM unnest(jobs) WITH ORDINALITY j (id, kind, queue, payload, headers, attempt, max_attempts, enqueued_at, run_at, batch_id, tenant, n)
-	WHERE NOT j.payload ? 'missing'
+	SELECT array_agg(CASE WHEN (jobs[n].payload ->> 'i')::int % 3 > 0 THEN jsonb_build_object('twice', 2 * (jobs[n].payload ->> 'i')::int) END ORDER BY n)
+	FROM generate_subscripts(jobs, 1) n
+	WHERE NOT jobs[n].payload ? 'missing'
 $$;
 
 -- the default of chunk, and what is refused

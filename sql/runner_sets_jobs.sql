@@ -43,7 +43,7 @@ BEGIN
 		INSERT INTO test.set_call VALUES (j.id, j.attempt, said);
 	END LOOP;
 	PERFORM jobq.set_progress(50, 'half of the call');
-	RETURN ARRAY(SELECT to_jsonb(u.n) FROM unnest(jobs) WITH ORDINALITY u (id, kind, queue, payload, headers, attempt, max_attempts, enqueued_at, run_at, batch_id, tenant, n));
+	RETURN ARRAY(SELECT to_jsonb(n) FROM generate_subscripts(jobs, 1) n);
 END
 $$;
 SELECT jobq.register('set_outcome', 'test.set_outcome(jobq.job_context[])', queue => 'sets', max_attempts => 2, backoff => 'fixed 1ms');
@@ -166,14 +166,5 @@ SELECT bool_and(j.cost ? 'wal_bytes') AS billed, bool_and(j.finished_at - j.star
 -- the jobs of a call have the same start, end and cost
 SELECT bool_and(ends = 1) AS alike FROM (SELECT count(DISTINCT (finished_at, cost)) AS ends FROM jobq.jobs WHERE id = ANY (:'ids'::bigint[]) GROUP BY started_at) c;
 
--- rows with values out of line, on pages that VACUUM has marked as visible
-SELECT jobq.pause('sets');
-SELECT array_agg(jobq.enqueue('set_mixed', jsonb_build_object('do', 'complete', 'text', CASE WHEN i % 5 = 0
-	THEN (SELECT string_agg(encode(sha256((i + n)::text::bytea), 'hex'), '') FROM generate_series(1, 200) n) END))) AS ids FROM generate_series(1, 60) i \gset
-VACUUM jobq_internal.job;
-SELECT jobq.resume('sets');
-SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[], '5 min') GROUP BY 1;
-SELECT count(*) FROM jobq_internal.job WHERE id = ANY (:'ids'::bigint[]);
-
-SELECT jobq.unregister(kind) FROM jobq.kinds WHERE kind LIKE 'set\_%' ORDER BY kind;
+SELECT count(jobq.unregister(kind)) > 0 AS unregistered FROM jobq.kinds WHERE kind LIKE 'set\_%';
 TRUNCATE test.trace;
