@@ -71,8 +71,9 @@ version_of(HeapTuple tuple)
 {
 	bool		isnull;
 	Datum		source = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull);
-	char	   *string = isnull ? "" : TextDatumGetCString(source);
-	int64		hash = (int64) hash_bytes_extended((unsigned char *) string, strlen(string), 0);
+	const char *string = isnull ? "" : TextDatumGetCString(source);
+	int64		hash = (int64) hash_bytes_extended((const unsigned char *) string,
+												   strlen(string), 0);
 
 	return hash == 0 ? 1 : hash;
 }
