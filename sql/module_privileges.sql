@@ -108,6 +108,17 @@ CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpg
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole AND pg_temp.leak(payload);
 SELECT count(*) FROM jobq.dead_letters WHERE pg_temp.leak(payload);
 DROP FUNCTION pg_temp.leak(jsonb);
+-- a kind is listed also to a role without the right to use the schema of the handler
+RESET ROLE;
+CREATE SCHEMA closed;
+CREATE FUNCTION closed.quiet() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('quiet', 'closed.quiet()');
+SET ROLE regress_jobq_bob;
+SELECT handler, handler_version IS NOT NULL AS known FROM jobq.kinds WHERE kind = 'quiet';
+RESET ROLE;
+SELECT jobq.unregister('quiet');
+DROP SCHEMA closed CASCADE;
+SET ROLE regress_jobq_bob;
 RESET ROLE;
 SELECT state FROM jobq.status(:ready);
 

@@ -89,15 +89,25 @@ jobq_version_text(int64 version, bool *isnull)
 
 /*
  * handler_version(signature): the version of the function, as in jobq.job_context.  Null if there
- * is no such function.
+ * is no such function.  The lookup runs as the extension owner, because the reader of the view
+ * may lack the right to use the function's schema.
  */
 Datum
 jobq_handler_version(PG_FUNCTION_ARGS)
 {
-	Oid			proc = jobq_resolve_signature(text_to_cstring(PG_GETARG_TEXT_PP(0)), true);
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
+	char	   *signature = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	JobqOwnerState state;
+	Oid			proc;
+	HeapTuple	tuple;
 	Datum		result;
 
+	/* before PostgreSQL 16, to_regprocedure() raises an error for such a text */
+	if (strchr(signature, '(') == NULL)
+		PG_RETURN_NULL();
+	jobq_become_owner(&state);
+	proc = jobq_resolve_signature(signature, true);
+	jobq_unbecome_owner(&state);
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
 	if (!HeapTupleIsValid(tuple))
 		PG_RETURN_NULL();
 	result = jobq_version_text(version_of(tuple), &fcinfo->isnull);
