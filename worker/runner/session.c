@@ -414,8 +414,12 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
 	PreventCommandIfParallelMode("jobq.work()");
-	/* jobq.run_due() is for tests, also in a copy */
-	if (commits && (db = jobq_loaded_database()) != NULL)
+
+	/*
+	 * jobq.run_due() is for tests, also in a copy.  A server for a single
+	 * user has no scheduler that finds out.
+	 */
+	if (commits && IsUnderPostmaster && (db = jobq_loaded_database()) != NULL)
 		jobq_refuse_copy(db, "jobq.work()");
 	rel = jobq_open_jobs();
 	if (charge_crashed(rel))
