@@ -113,7 +113,7 @@ $top->type('x');
 shows($top, qr{QUEUES}, 'any key ends it');
 
 # Queues in trouble come first, and the screen says what it does not show.
-sql(q{SELECT jobq.create_queue('zz ' || i) FROM generate_series(1, 9) i});
+sql(q{SELECT jobq.create_queue('zz ' || i) FROM generate_series(1, 30) i});
 sql(q{SELECT jobq.create_queue('zz waits', mode => 'consumer'), jobq.create_queue('zz paused'); SELECT jobq.pause('zz paused')});
 sql(q{SELECT jobq.enqueue('x', queue => 'zz waits', run_at => now() - interval '1 hour')});
 $top->type("\t\essss");			# the queues, without the filter, and in the order of the beginning

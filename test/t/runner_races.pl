@@ -409,7 +409,8 @@ passes('uncharged, another scheduler');
 is(sql($tries), '2', 'uncharged: none has been tried again');
 $node->psql('postgres', "SELECT jobq.edit($once[0], run_at => now())", stderr => \my $refused);
 like($refused, qr/job $once[0] is running/, 'uncharged: nor moved');
-is(sql("SELECT reason FROM jobq.explain($once[0])"), 'lost', 'uncharged: why is told');
+# the scheduler tries to charge the job again and again, and has its row meanwhile
+is(sql("SELECT reason FROM jobq.explain($once[0]) WHERE reason <> 'taken'"), 'lost', 'uncharged: why is told');
 is(sql("SELECT jobq.cancel($once[1])"), 't', 'uncharged: one is cancelled');
 is(sql("SELECT state FROM jobq.wait($once[1], '5 min')"), 'cancelled', 'uncharged: which needs no dead letter');
 $locker->query_safe('COMMIT');
