@@ -1,4 +1,4 @@
--- A procedure notes its steps together with their effects, and skips them when it runs again.
+-- A procedure notes its steps together with their effects, and skips the steps in the next run.
 \connect - postgres
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
@@ -124,7 +124,7 @@ SELECT count(*), count(DISTINCT note) FROM test.effect;
 SELECT jsonb_array_length(errors) AS failed FROM jobq.jobs WHERE id = :id;
 SELECT event, detail FROM jobq.history(:id) WHERE event = 'saved';
 
--- the value that is saved already is no progress
+-- saving the same value again is no progress
 CREATE PROCEDURE test.stands_still(payload jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.save('{"line": 1}');
@@ -137,7 +137,7 @@ SELECT jobq.enqueue('stands_still') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jsonb_array_length(errors) AS failed FROM jobq.jobs WHERE id = :id;
 
--- rolled back: a value, and a step that has begun
+-- rolled back: a value, and a begun step
 CREATE PROCEDURE test.rolled_back(payload jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	ok boolean;

@@ -35,7 +35,7 @@ SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :id));
 SELECT jobq.test_clock('3 days 1 hour') \g /dev/null
 SELECT test.suspended(:id, 'approved');
 SELECT reason, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T ', 'g') AS detail, replace(remedy, :'id', 'N') AS remedy FROM jobq.explain(:id);
--- a signal takes part in the transaction; another name, a rolled back signal, and one that is not committed do not wake the job
+-- a signal takes part in the transaction; another name, a rolled back signal and an uncommitted signal do not wake the job
 SELECT jobq.signal(:id, 'declined');
 BEGIN;
 SELECT jobq.signal(:id, 'approved', '{"by": "nobody"}');
@@ -52,7 +52,7 @@ WHERE event IN ('step', 'signal', 'suspended', 'resumed');
 SELECT jobq.signal(:id, 'approved');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- the timeout; signals that come before the wait, in order; the same signal for several steps
+-- the timeout; early signals, in order; the same signal for several steps
 CREATE PROCEDURE test.collect(payload jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	note jsonb;
@@ -87,7 +87,7 @@ SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n;
 SELECT jobq.test_clock('0') \g /dev/null
 
--- counted with the jobs that run later
+-- counted with scheduled jobs
 SELECT jobq.create_queue('waits', open => true, tenant => 'header customer');
 SELECT jobq.enqueue('collect', queue => 'waits', headers => '{"customer": "Ann"}') AS id \gset
 SELECT test.suspended(:id, 'late');
@@ -262,7 +262,7 @@ SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regres
 SELECT c, e.code, e.message, e.hint FROM unnest('{"NULL::bigint, ''a''","1, NULL","1, ''''","1, repeat(''x'', 128)","1, ''a'', NULL","0, ''a''","''a'', ''b''","''d7b3ab2b-5d4a-4d0c-8f0a-0d6f3a4c46f9'', ''a''"}'::text[])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.signal(%s)', c)) e ORDER BY n;
 
--- a job that has done a step: replace begins anew under its id, merge enqueues another job
+-- a job with a completed step: replace begins anew under its id, merge enqueues another job
 CREATE PROCEDURE test.keyed(payload jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	answer jsonb;
@@ -297,7 +297,7 @@ SELECT state, error FROM test.outcome(:id);
 SELECT state, error FROM test.outcome(:other);
 SELECT note FROM test.effect ORDER BY note;
 
--- a job that has begun does not expire while it waits, and is not dropped to make room
+-- a begun job does not expire during the wait, and is not dropped to make room
 SELECT jobq.create_queue('narrow', open => true, max_length => 2, on_full => 'drop oldest');
 SELECT jobq.enqueue('keyed', '{"n": 5}', queue => 'narrow', expires_at => jobq_internal.clock() + interval '1 hour') AS id \gset
 SELECT test.suspended(:id, 'go');

@@ -64,7 +64,7 @@ SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now() + interva
 SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now()), queue => 'many', state => 'scheduled')$$);
 SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload => '{"even": false}', state => 'waiting')$$);
 SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
--- run_at of a blocked job cannot be changed, but its priority can
+-- a blocked job gets another priority, but no other run_at
 SELECT jobq.create_batch() AS batch \gset
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{"{}", "{}"}');
 SELECT jobq.edit_many(jsonb_build_object('run_at', now()), batch_id => :batch), jobq.edit_many('{"priority": 9}', batch_id => :batch);
@@ -106,7 +106,7 @@ SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER 
 SELECT jobq.delete_many(ids => :'broken');
 SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.cancel_many(queue => 'many', state => 'waiting');
 
--- of selected dead letters with the same unique key, the last is retried; none if a live job holds the key
+-- among selected dead letters with the same unique key, the last is retried; none if a live job holds the key
 SELECT jobq.resume('many');
 SELECT jobq.enqueue('broken', '1', queue => 'many', max_attempts => 1, unique_key => 'same') AS first \gset
 SELECT state FROM jobq.wait(:first);
@@ -224,7 +224,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')
 SELECT jobq.cancel_many(queue => 'tagged', state => 'waiting') > 0 AS cleared;
 SELECT jobq.drop_queue('tagged', force => true);
 
--- of several jobs with the same unique key, the last that the user may retry is retried
+-- among jobs with the same unique key, the last permitted job is retried
 SELECT jobq.create_queue('keyed one'), jobq.create_queue('keyed two');
 SELECT jobq.enqueue('broken', '1', 'keyed one', unique_key => 'same', max_attempts => 1) AS one \gset
 SELECT state FROM jobq.wait(:one);

@@ -19,7 +19,7 @@ CREATE FUNCTION test.set_results(jobs jobq.job_context[]) RETURNS jsonb[] LANGUA
 	WHERE NOT jobs[n].payload ? 'missing'
 $$;
 
--- the default of chunk, and what is refused
+-- the default of chunk, and refused values
 SELECT jobq.register('set_note', 'test.set_note(jobq.job_context[])', queue => 'sets', max_attempts => 2, backoff => 'fixed 1ms');
 SELECT jobq.register('set_results', 'test.set_results(jobq.job_context[])', queue => 'sets', chunk => 1000, max_attempts => 1);
 SELECT kind, handler, chunk FROM jobq.kinds WHERE chunk IS NOT NULL ORDER BY kind;
@@ -39,7 +39,7 @@ SELECT e.* FROM unnest(ARRAY[
 SELECT jobq.register('set_bad', 'test.set_procedure(jobq.job_context[])');
 \set VERBOSITY terse
 
--- one call runs many jobs, each once
+-- a call runs many jobs, each job once
 SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_note', jsonb_build_object('i', i))) AS ids FROM generate_series(1, 100) i \gset
 SELECT jobq.resume('sets');

@@ -52,7 +52,7 @@ CREATE VIEW test.set_end AS
 		(SELECT string_agg(e ->> 'message', ', ' ORDER BY n) FROM jsonb_array_elements(j.errors) WITH ORDINALITY a (e, n)) AS errors
 	FROM jobq.jobs j WHERE j.kind = 'set_outcome';
 
--- each outcome once, among jobs that complete
+-- each outcome once, beside completed jobs
 SELECT jobq.pause('sets');
 SELECT array_agg(jobq.enqueue('set_outcome', jsonb_build_object('do', d))) AS ids
 	FROM unnest(ARRAY['nothing', 'nack', 'nack without error', 'nack later', 'reject', 'release', 'release with payload', 'cancel', 'cancel the current',
@@ -75,7 +75,7 @@ SELECT jobq.resume('sets');
 SELECT state FROM jobq.wait_many(:'ids'::bigint[], '5 min');
 SELECT l ->> 'level' AS level, l ->> 'message' AS message FROM jobq.jobs j, jsonb_array_elements(j.log) l WHERE j.id = ANY (:'ids'::bigint[]) ORDER BY j.id;
 
--- a failed call repeats what its handler has asked for; the failed job is charged once
+-- after an error, the handler requests its outcomes again; the failed job is charged once
 CREATE FUNCTION test.set_mixed(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.reject(j.id, NULL, 'rejected') FROM unnest(jobs) j WHERE j.payload ->> 'do' = 'reject';
@@ -113,7 +113,7 @@ SELECT count(*) FROM jobq_internal.unique_key WHERE key = 'set_key';
 SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'set_mixed';
 SELECT jobq.off_event('dead', 'set_trace', kind => 'set_mixed');
 
--- the same with a single job: in work(), and in dry_run() and perform(), whose job has no id
+-- the same with a single job: in work(), dry_run() and perform(); the last two run a job without an id
 SELECT jobq.pause('sets');
 SELECT jobq.enqueue('set_outcome', '{"do": "cancel"}', queue => 'manual') AS cancelled, jobq.enqueue('set_outcome', '{"do": "reject"}', queue => 'manual') AS rejected \gset
 CALL jobq.work('{manual}', stop_when_empty => true);

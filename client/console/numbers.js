@@ -47,7 +47,7 @@ export function sparkline(rate) {
 		svg('path', { class: 'busy-line', d: enqueued.map((n, i) => `${i === 0 ? 'M' : 'L'}${round((i + 0.4) * step)} ${round(HEIGHT - 1 - tall(n))}`).join('') }));
 }
 
-// The columns of the last hour.  "of" finds the rate of a row.
+// The columns of the last hour.  The parameter "of" finds the rate of a row.
 export const rateColumns = (of) => [
 	{ title: 'Last hour', rare: true, cell: (row) => sparkline(of(row)) },
 	{ title: 'In/min', n: true, rare: true, cell: (row) => of(row) ? perMinute(of(row).enqueued) : '' },
@@ -55,7 +55,7 @@ export const rateColumns = (of) => [
 	{ title: 'Wait p95', n: true, rare: true, cell: (row) => span(of(row)?.wait_p95) },
 ];
 
-// A rate, such as "100 per minute burst 20", in few words.
+// A rate in few words, for example "100/min".
 export const rateText = (rate) => (rate ?? '').replace(/ per (second|minute|hour|day)/, (all, unit) => `/${{ second: 's', minute: 'min', hour: 'h', day: 'day' }[unit]}`);
 
 // Running jobs, with a meter if there is a limit.

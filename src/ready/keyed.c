@@ -6,18 +6,17 @@
  * otherwise (the heap of the takers).  The key's first lane is lent to the heap of the takers
  * while the key may start a job.  Takers therefore do not meet a full key, and the cost of a
  * job does not depend on the number of keys.  Code that changes the tallies (tally.c), or the
- * contents of a key's heap, calls keyed_settle().  Keys that wait only for time have a timer.
+ * contents of a key's heap, calls keyed_settle().  A key that waits for a token, or rests after failures, has a timer.
  *
  * A lane may have several keys with limits, such as a tenant and a host.  Such a lane is in the
- * heap of one of these keys, and stays lent when another becomes full: the lane
- * is then stale.  A taker that finds a stale lane first moves the lane to the heap of the full
+ * heap of a single key, and stays lent when the other key becomes full: the lane is then stale.  A taker that finds a stale lane first moves the lane to the heap of the full
  * key (keyed_recall()).  Each lane therefore waits where a permit is missing, and is lent
- * again when that permit is returned.  Lanes with the same keys move together, one after the
- * other, each time when one key has a permit and another has none.  A taker goes idle only
+ * again when that permit is returned.  Lanes with the same keys move together,
+ * in turn, whenever a permit of the first key is free and a permit of the second is missing.  A taker goes idle only
  * after it has moved all stale lanes of heaps with room.  A returned permit therefore need not
  * wake a taker for a lane that is lent already.
  *
- * Keys are identified by hashes of 32 bits.  Two keys with the same hash are limited as one.
+ * Keys are identified by hashes of 32 bits.  Keys with the same hash share their limits.
  *
  * src/ready/keyed.c
  *
@@ -288,7 +287,7 @@ keyed_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	JobqHeap   *heap = NULL;
 
 	AssertExclusive(db->lock);
-	/* a taker that was woken before takes one job */
+	/* an already woken taker takes a job */
 	if (settle(db, own, now) || keyed_room(db, own) > 1)
 		heap = &db->ready->heaps[db->ready->lanes[own->lent].heap];
 	forget_if_empty(db, own);
@@ -327,7 +326,7 @@ keyed_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead)
 }
 
 /*
- * Add a lane that is in no heap to this heap of its key.
+ * Add a lane without a heap to this heap of its key.
  */
 void
 keyed_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
@@ -396,7 +395,7 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent != JOBQ_NONE;
 
-	/* no taker finds a lane that is in no heap */
+	/* no taker finds a lane without a heap */
 	return lane->heap != JOBQ_NONE;
 }
 

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * webhook.c
- *	  Tries client/worker/webhook.c with the vectors of the standards that it follows.
+ *	  Tries client/worker/webhook.c with the test vectors of the standards.
  *
- * Addresses are only parsed: nothing is sent anywhere.  What is wrong is printed,
- * and the exit status is 1 then.
+ * Addresses are only parsed: nothing is sent anywhere.  Wrong results are printed,
+ * and then the exit status is 1.
  *
  * test/client/webhook.c
  *
@@ -30,7 +30,7 @@ expect(bool right, const char *what, const char *of)
 
 /*
  * The vectors of the libraries of Standard Webhooks ("sign function works", and their
- * default secret), and what their tests refuse.
+ * default secret), and the values refused by their tests.
  */
 static void
 try_signatures(void)
