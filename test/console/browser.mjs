@@ -178,17 +178,28 @@ class Page {
 		})()`;
 	}
 
+	// Click an element.  An element that moved away before the press is tried again; the button is then released
+	// elsewhere, so that nothing else is clicked.
 	async click(what) {
-		await this.until(`something to click: ${what}`, `!!${this.find(what)}`);
-		const { x, y } = await this.value(`(() => {
-			const e = ${this.find(what)};
-			e.scrollIntoView({ block: 'center' });
-			const r = e.getBoundingClientRect();
-			return { x: r.x + r.width / 2, y: r.y + r.height / 2 };
-		})()`);
+		for (let tries = 1;; tries++) {
+			await this.until(`something to click: ${what}`, `!!${this.find(what)}`);
+			const { x, y } = await this.value(`(() => {
+				const e = ${this.find(what)};
+				e.scrollIntoView({ block: 'center' });
+				window.hit = null;
+				document.addEventListener('pointerdown', (event) => { window.hit = e.contains(event.target); }, { once: true, capture: true });
+				const r = e.getBoundingClientRect();
+				return { x: r.x + r.width / 2, y: r.y + r.height / 2 };
+			})()`);
+			const mouse = (type, at) => this.send('Input.dispatchMouseEvent', { type, ...at, button: 'left', clickCount: 1 });
 
-		for (const type of ['mousePressed', 'mouseReleased'])
-			await this.send('Input.dispatchMouseEvent', { type, x, y, button: 'left', clickCount: 1 });
+			await mouse('mousePressed', { x, y });
+			const missed = tries < 10 && await this.value('window.hit') === false;
+
+			await mouse('mouseReleased', missed ? { x: 0, y: 0 } : { x, y });
+			if (!missed)
+				return;
+		}
 	}
 
 	async type(text) {
