@@ -303,7 +303,8 @@ const Command commands[] = {
 	{
 		.name = "rerun",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "enqueue jobs that are over once more; print the new ids",
-		.sql = FOR_EACH_ID("jobq.rerun(j.id) AS new_id"),
+		.sql = FOR_EACH_ID("jobq.rerun(j.id, $2::pg_catalog.text) AS new_id"),
+		.options = {{"from-step", 0, "STEP", "skip the steps of a durable procedure that were done before this one"}}
 	},
 	{
 		.name = "cancel",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
@@ -311,10 +312,17 @@ const Command commands[] = {
 		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),
 	},
 	{
-		.name = "signal",.arguments = "ID NAME [PAYLOAD]",.min_arguments = 2,.max_arguments = 3,
-		.summary = "send a signal to a job; print f if the job is over",
+		.name = "signal",.arguments = "JOB NAME [PAYLOAD]",.min_arguments = 2,.max_arguments = 3,
+		.summary = "send a signal to a job, named by its id or uuid; print f if the job is over",
 		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.signal($1::pg_catalog.int8, $2::pg_catalog.text, coalesce($3::pg_catalog.jsonb, '{}'))",
+		.sql = "SELECT CASE WHEN coalesce($4, $5, $6) IS NULL THEN jobq.signal($1::pg_catalog.text, $2::pg_catalog.text, coalesce($3::pg_catalog.jsonb, '{}')) "
+		"ELSE jobq.signal($4::pg_catalog.text, $1::pg_catalog.text, $2::pg_catalog.text, coalesce($3::pg_catalog.jsonb, '{}'), "
+		"coalesce($5::pg_catalog.text, 'kind'), $6::pg_catalog.text) END",
+		.options = {
+			{"kind", 'k', "KIND", "JOB is the unique key of a job of this kind"},
+			{"scope", 0, "SCOPE", "JOB is a unique key of this scope: kind, queue or database"},
+			{"queue", 'q', "QUEUE", "the queue of the job, for the scope queue"},
+		}
 	},
 	{
 		.name = "cancel-many",.arguments = "",

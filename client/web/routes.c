@@ -235,6 +235,9 @@ const Route routes[] = {
 	.sql = IDS_OR_MANY("jobq.cancel(i.id)", "cancel_many")},
 	{"POST", "/api/jobs/edit", 0,.parameters = "body",.members = "changes! queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
 	.sql = MANY_JOBS("edit_many", "changes => f.changes, ")},
+	{"POST", "/api/jobs/signal", 0,.parameters = "body",.members = "-unique_key! name! kind payload scope queue",
+		.sql = "SELECT json_build_object('done', jobq.signal(b ->> 'kind', b ->> 'unique_key', b ->> 'name', coalesce(b -> 'payload', '{}'), "
+	"coalesce(b ->> 'scope', 'kind'), b ->> 'queue')) FROM (SELECT $1::jsonb AS b) AS body"},
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
 		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name element needs",
 		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, j.payload, j.headers, j.result, j.context, "

@@ -170,6 +170,41 @@ foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [
 }
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is_output([ 'signal', '3', 'go', '{"by": "Ann"}' ], 'f', 'signal to a cancelled job');
+
+# A job is named by its id, its uuid or its unique key.
+my $told = sql(q{SELECT jobq.enqueue('f', unique_key => '3', delay => '1 h', options => '{"uuid": "01980000-0000-7000-8000-000000000001"}')});
+sql(q{SELECT jobq.enqueue('f', unique_key => '3', options => '{"delay": "1 h", "uniqueness": {"scope": "database"}}')});
+is_output([ 'signal', $told, 'id' ], 't', 'signal by id');
+is_output([qw(signal 01980000-0000-7000-8000-000000000001 uuid 1)], 't', 'by uuid');
+is_output([ qw(signal 3 key --kind=f), '{"n": 1}' ], 't', 'by unique key');
+is_output([qw(signal 3 database -- [])], 'f', 'without an option, a number is an id');
+is_output([qw(signal 3 database [] --scope=database)], 't', 'by a key of the database');
+is_output([qw(signal 3 key --kind=nothing)], 'f', 'by a key that no job holds');
+is_refused([qw(signal 3 key --queue=default)], qr/a queue needs scope "queue"/, 1, 'a queue without the scope');
+is_refused([qw(signal 3)], qr/lacks an argument: JOB NAME \[PAYLOAD\]/, 2, 'a signal without a name');
+is(sql(q{SELECT string_agg(s.name || s.payload, ' ' ORDER BY s.id) FROM jobq_internal.signal s}), 'id{} uuid1 key{"n": 1} database[]', 'each was sent once');
+sql(q{SELECT jobq.cancel_many(unique_key => '3')});
+
+# A rerun from a step on.
+sql(q{CREATE TABLE ran (what text); CREATE PROCEDURE steps(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	name text;
+BEGIN
+	FOREACH name IN ARRAY '{one,two}'::text[] LOOP
+		IF jobq.step(name) THEN
+			INSERT INTO ran VALUES (name);
+			CALL jobq.step_done();
+		END IF;
+	END LOOP;
+END $$});
+sql(q{SELECT jobq.register('steps', 'steps(jsonb)')});
+my ($walked) = run_jobq(qw(enqueue steps));
+is((run_jobq('wait', $walked))[2], 0, 'a procedure with two steps');
+my ($again) = (run_jobq('rerun', $walked, '--from-step=two', '--json'))[0] =~ /"new_id":(\d+)/;
+is((run_jobq('wait', $again))[2], 0, 'rerun from the second step on');
+is(sql(q{SELECT string_agg(what, ' ' ORDER BY ctid) FROM ran}), 'one two two', 'the first step was skipped');
+is_refused([ 'rerun', $walked, '--from-step=three' ], qr/has no step "three"/, 1, 'a step that does not exist');
+sql(q{SELECT jobq.unregister('steps'); DROP PROCEDURE steps; DROP TABLE ran});
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
 # A job without a row after the end: waiting sessions are still notified of the end state.

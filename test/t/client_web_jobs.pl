@@ -80,6 +80,19 @@ is(sql("SELECT name, payload FROM jobq_internal.signal WHERE job_id = $bad"), 'g
 ok($status == 200 && !$data->{done}, 'a completed job does not receive it');
 is((ask('POST', "/api/jobs/$bad/signals/", {}))[0], 404, 'a signal without a name');
 is((ask('POST', "/api/jobs/$bad/signals/a/b", {}))[0], 404, 'a path that is too long');
+
+# A signal to the job that holds a unique key.
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c', unique_key => 'order 17', delay => '1 hour'), jobq.enqueue('y', queue => 'c', unique_key => 'order 17', options => '{"delay": "1 hour", "uniqueness": {"scope": "queue"}}')});
+my %signal = (unique_key => 'order 17', name => 'paid', payload => [42]);
+is((ask('POST', '/api/jobs/signal', { %signal, kind => 'x' }))[1], '{"done" : true}', 'a signal by unique key');
+is((ask('POST', '/api/jobs/signal', { unique_key => 'order 17', name => 'seen', scope => 'queue', queue => 'c' }))[1], '{"done" : true}', 'by a key of the queue, without a payload');
+is(sql(q{SELECT string_agg(format('%s %s %s', j.kind, s.name, s.payload), ',' ORDER BY s.id) FROM jobq_internal.signal s JOIN jobq.jobs j ON j.id = s.job_id WHERE j.unique_key = 'order 17'}),
+	'x paid [42],y seen {}', 'each has its own signal');
+like((ask('POST', '/api/jobs/signal', { %signal, kind => 'x' }, $shy))[1], qr/member \\"unique_key\\", which is not known here/, 'a caller without access to payloads cannot guess a key');
+is((ask('POST', '/api/jobs/signal', { %signal, kind => 'z' }))[1], '{"done" : false}', 'no job holds the key');
+is((ask('POST', '/api/jobs/signal', { %signal, @$_ }))[0], 400, "@$_: arguments that do not fit the scope") foreach [ queue => 'c' ], [ scope => 'queue' ], [], [ scope => 'all' ];
+like((ask('POST', '/api/jobs/signal', { name => 'paid' }))[1], qr/lacks the member \\"unique_key\\"/, 'a signal without a key');
+sql(q{SELECT jobq.cancel_many(queue => 'c', state => 'waiting')});
 like((ask('POST', "/api/jobs/$good/rerun", { from_step => 'no such step' }))[1], qr/has no step \\"no such step\\"/, 'a rerun from a step on');
 
 # Callers without access to payloads see no column with a copy of a payload.

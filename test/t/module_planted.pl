@@ -346,7 +346,9 @@ SKIP:
 	$run->(0, 'edit', $later, '--priority=3');
 	$run->(0, 'edit-many', '{"priority": 4}', '--queue=hands', '--state=waiting');
 	$run->(0, 'rerun', $done);
+	$run->(1, 'rerun', $done, '--from-step=none');
 	$run->(0, 'signal', $later, 'go', '{"a": 1}');
+	$run->(0, 'signal', 'no key', 'go', '{"a": 1}', '--kind=any');
 	$run->(0, 'cancel', $later, $held);
 	$run->(0, 'run-schedule', 'plan');
 	$run->(0, 'audit', '--action', 'cancel');
