@@ -455,18 +455,19 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 }
 
 /*
- * True if a row of jobq_internal.lease names the job.  Takes db->lock in shared mode.
+ * Return whether a row of jobq_internal.lease may name the job.  The answer stays the same while
+ * the lease lasts.  Takes db->lock in shared mode.
  */
-static bool
-is_durable(JobqDatabase *db, const JobqLease *lease)
+bool
+jobq_lease_durable(JobqDatabase *db, int64 id)
 {
-	const JobqLease *now;
+	const JobqLease *lease;
 	bool		durable;
 
 	LWLockAcquire(db->lock, LW_SHARED);
-	now = jobq_lease_find(db, lease->id);
-	durable = now != NULL &&
-		ItemPointerIsValid(&db->leases->bundles[now->bundle].row.ctid);
+	lease = jobq_lease_find(db, id);
+	durable = lease != NULL &&
+		ItemPointerIsValid(&db->leases->bundles[lease->bundle].row.ctid);
 	LWLockRelease(db->lock);
 	return durable;
 }
@@ -488,7 +489,7 @@ release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
 	JobqLease	lease = jobq_check_lease(db, id, token, &since);
 	JobqJob		job;
 
-	if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 && !is_durable(db, &lease))
+	if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 && !jobq_lease_durable(db, id))
 		release_in_memory(db, rel, &lease, since);
 	else
 	{

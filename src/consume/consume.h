@@ -131,6 +131,7 @@ extern Interval *jobq_interval_arg(FunctionCallInfo fcinfo, const char *name);
 extern void jobq_lease_lost(int64 id);
 extern JobqLease jobq_check_lease(JobqDatabase *db, int64 id, int64 token,
 								  TimestampTz *since);
+extern bool jobq_lease_durable(JobqDatabase *db, int64 id);
 extern bool jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job);
 
 /* src/consume/send.c */

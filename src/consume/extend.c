@@ -67,6 +67,10 @@ copy_bundle(JobqDatabase *db, int64 id, int64 *row_id)
  * Set new expiry times, counted from now, for the leases of *held.  Durable leases get an
  * additional row of jobq_internal.lease.  The row of the reservation stays unchanged, because
  * it may name other jobs, too.  ERROR if a lease is lost.
+ *
+ * A lease in memory stays in memory, even if its queue has become durable.  Otherwise the new
+ * row would restore the lease after a crash, although a concurrent release() in memory has ended
+ * the lease.
  */
 static void
 extend(const Held *held, Interval *interval, const char *function)
@@ -103,7 +107,8 @@ extend(const Held *held, Interval *interval, const char *function)
 			JobqJob		job;
 
 			done++;
-			if (queue == NULL || queue->lease != LEASE_DURABLE)
+			if (queue == NULL || queue->lease != LEASE_DURABLE ||
+				!jobq_lease_durable(db, lease.id))
 				continue;
 			if (!jobq_job_fetch(rel, &lease.ctid, key, snapshot, &job))
 				jobq_lease_lost(lease.id);

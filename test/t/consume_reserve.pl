@@ -219,6 +219,39 @@ wait_for_scheduler($node);
 is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
 	'open|1', 'its reservation was never there');
 
+# A release in memory and an extension are concurrent, after the queue became durable.  The scheduler
+# must not delete a row of the extension before the crash.
+sql(q{SELECT jobq.create_queue('turned', open => true, mode => 'consumer', lease => 'memory')});
+foreach my $first ('extend', 'release')
+{
+	sql(q{SELECT jobq.alter_queue('turned', lease => 'memory')});
+	hold('turned', '1 hour', "$first first");
+	sql(q{SELECT jobq.alter_queue('turned', lease => 'durable')});
+	my ($change, $lock) = map { $node->background_psql('postgres', on_error_stop => 0) } 1 .. 2;
+	if ($first eq 'extend')
+	{
+		$change->query_safe(q{BEGIN; SELECT jobq.extend(id, token, '2 hours') FROM held WHERE name = 'extend first'});
+		$lock->query_until(qr/begun/, "\\echo begun\nBEGIN;\nLOCK TABLE jobq_internal.lease IN SHARE MODE;\n");
+		wait_for($node, 'the lock waits for the extension, unless nothing was written',
+			q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'jobq_internal.lease'::regclass AND mode = 'ShareLock'});
+		says('release', 'extend first', 'done');
+	}
+	else
+	{
+		$change->query_safe(q{BEGIN; SELECT jobq.release(id, token) FROM held WHERE name = 'release first'});
+		says('extend', 'release first', 'done', q{, '2 hours'});
+		$lock->query_safe('BEGIN; LOCK TABLE jobq_internal.lease IN SHARE MODE');
+	}
+	$change->query_safe('COMMIT');
+	$lock->query_safe('SELECT 1');
+	$node->stop('immediate');
+	eval { $_->{run}->finish } foreach $change, $lock;
+	$node->start;
+	wait_for_scheduler($node);
+	is_state("$first first", 'ready 0');
+	sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'turned' AND finished_at IS NULL});
+}
+
 # Leases end while the server is down.  A consumer could not acknowledge meanwhile, so the time of
 # the lease counts again from the start of the server.
 hold('durable', '1 hour', qw(down));
