@@ -20,6 +20,7 @@ jobq.workers = 'manual=0; *=6'
 # nobody flushes but commits that wait for it
 wal_writer_delay = '10s'
 jobq.notify_interval = '60s'
+max_prepared_transactions = 2
 });
 $node->start;
 
@@ -354,6 +355,20 @@ foreach my $dbname ('postgres', 'aside')
 	is($node->safe_psql($dbname, "SELECT attempt, crashes FROM jobq.dead_letters WHERE id = $id"), '2|2',
 		"$what: charged for two crashes");
 	innocents_are_done($what);
+}
+
+# A lock outlives the crash, and the crash cannot be charged before its end.  The scheduler waits at
+# its latch, and tries again.
+{
+	my $what = 'a crash and a lock';
+	my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('crash', '{}', queue => 'manual', max_attempts => 1)});
+	$node->safe_psql('postgres', q{BEGIN; LOCK TABLE jobq_internal.dead_letter IN EXCLUSIVE MODE; PREPARE TRANSACTION 'lock'});
+	crash_in_work('postgres');
+	wait_for($node, "$what: the scheduler waits",
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = 'postgres' AND wait_event_type = 'Extension'});
+	is($node->safe_psql('postgres', 'SELECT complete FROM jobq_internal.scheduler_state()'), 'f', "$what: and has loaded nothing");
+	$node->safe_psql('postgres', q{COMMIT PREPARED 'lock'});
+	wait_for($node, "$what: the crash is charged", "SELECT count(*) = 1 FROM jobq.dead_letters WHERE id = $id");
 }
 
 # A record is kept as long as its database exists.

@@ -24,8 +24,8 @@
 /* Leased rows whose lease could not be ended, for a retry. */
 #define MAX_LEFT			64
 
-/* Microseconds between two attempts to charge a culprit at the start. */
-#define LOAD_PAUSE			10000
+/* Milliseconds between two attempts to charge a culprit at the start. */
+#define LOAD_PAUSE			10
 
 /* An attempt for the scheduler to charge: of a lost worker, or of a culprit. */
 typedef struct Charge
@@ -499,12 +499,14 @@ end_left(TimestampTz now, TimestampTz *wake)
 static TimestampTz
 load(TimestampTz now)
 {
+	static uint32 wait_event = 0;
 	TimestampTz wake = DT_NOEND;
 	JobqCulprit culprit;
 
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
 		Charge		this = {.culprit = &culprit,.charged = LOST_GONE};
+		uint32		seen = pg_atomic_read_u32(&my_db->calls);
 		ErrorData  *edata;
 
 		while ((edata = scheduler_try(charge, &this)) != NULL)
@@ -512,10 +514,11 @@ load(TimestampTz now)
 			if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 				ReThrowError(edata);
 			FreeErrorData(edata);
-			process_interrupts();
+			(void) process_sleep(&my_db->calls, seen, LOAD_PAUSE,
+								 jobq_wait_event(wait_event, "JobqScheduler"));
 			if (my_db->stop)
 				proc_exit(0);
-			pg_usleep(LOAD_PAUSE);
+			seen = pg_atomic_read_u32(&my_db->calls);
 		}
 
 		/* this process commits synchronously, so the charge is durable */
