@@ -380,10 +380,16 @@ check_schedule(void *arg)
 	Check	   *this = (Check *) arg;
 	Schedule   *schedule = &this->schedule;
 
+	/*
+	 * of an earlier run, which was rolled back; the list in shared memory was
+	 * not
+	 */
+	bool		displaced = schedule->displaced;
+
 	*schedule = *this->known;
 	schedule->waits_for = 0;
 	schedule->published = false;
-	schedule->displaced = false;
+	schedule->displaced = displaced;
 	this->taken = false;
 	if (jobq_relations_if_installed() == NULL)
 		schedule->check_at = DT_NOEND;

@@ -49,7 +49,8 @@ typedef struct Row
 	Oid			role;
 	bool		active;			/* neither paused nor dormant */
 	bool		held;
-	bool		failed;			/* has a last_error */
+	bool		failed;			/* has a last_error: a due tick could not be
+								 * run */
 	TimestampTz served_since;	/* earlier ticks were missed */
 	TimestampTz anchor;
 	TimestampTz next_tick;		/* DT_NOBEGIN: unknown */
@@ -124,12 +125,13 @@ next_after(const Row *row, TimestampTz after)
 }
 
 /*
- * True if no scheduler could check the tick in time.
+ * True if no scheduler could check the tick in time.  A tick that failed was checked in time, and is
+ * tried again.
  */
 static bool
 is_late(const Row *row, TimestampTz tick, TimestampTz now)
 {
-	return tick < row->served_since || now - tick > GRACE;
+	return tick < row->served_since || (now - tick > GRACE && !row->failed);
 }
 
 /*
@@ -242,6 +244,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	bool		allow = strcmp(row->overlap, "allow") == 0;
 	bool		queue = strcmp(row->overlap, "queue") == 0;
 	bool		changed = row->failed;
+	bool		unresolved = false; /* the error stays */
 
 	/*
 	 * The clock may have been changed since the round began.  A later time is
@@ -282,6 +285,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			report_skipped(row, tick, "missed");
 			row->next_tick = tick;
 			changed = true;
+			unresolved = row->failed;
 			break;
 		}
 		if (!allow && row->last_job != 0)
@@ -312,9 +316,15 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	}
 
 	jobq_injection_point("jobq-schedule-looked");
+	row->failed = unresolved;
 	if (changed)
 		write_row(schedule, row);
-	if (row->held)
+
+	/*
+	 * a held tick can lie ahead if the clock was put back; its job is then
+	 * not published
+	 */
+	if (row->held && row->next_tick <= now)
 		schedule->waits_for = row->last_job;
 	else
 		schedule->check_at = row->next_tick;
@@ -327,24 +337,25 @@ static void
 write_row(Schedule *schedule, const Row *row)
 {
 	static const Oid types[] = {
-		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID
+		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, BOOLOID
 	};
 	Datum		values[] = {
 		CStringGetTextDatum(schedule->name),
 		TimestampTzGetDatum(row->next_tick), BoolGetDatum(row->held),
 		TimestampTzGetDatum(row->last_tick), Int64GetDatum(row->last_job),
-		TimestampTzGetDatum(row->anchor)
+		TimestampTzGetDatum(row->anchor), BoolGetDatum(row->failed)
 	};
-	char		nulls[] = "      ";
+	char		nulls[] = "       ";
 
 	if (row->last_tick == DT_NOBEGIN)
 		nulls[3] = 'n';
 	if (row->last_job == 0)
 		nulls[4] = 'n';
 	if (jobq_query("UPDATE jobq_internal.schedule SET next_tick = $2, held = $3,"
-				   " last_tick = $4, last_job_id = $5, anchor = $6, last_error = NULL"
+				   " last_tick = $4, last_job_id = $5, anchor = $6,"
+				   " last_error = CASE WHEN $7 THEN last_error END"
 				   " WHERE name = $1 RETURNING ctid",
-				   6, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
+				   7, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
 		elog(ERROR, "schedule \"%s\" vanished while it was locked",
 			 schedule->name);
 	schedule->ctid =
