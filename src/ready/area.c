@@ -110,8 +110,7 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->parties, JobqParty, JOBQ_MAX_PARTIES);
 	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
-	SET_ARRAY(ready->timers.heap, JobqTimer, jobq_max_lanes + 1);	/* one for a key without
-																	 * lanes */
+	SET_ARRAY(ready->timers.heap, JobqTimer, jobq_max_lanes + 1);	/* see JobqReady.timers */
 	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);
 	SET_ARRAY(limits->limiters, JobqLimiter, jobq_max_limiters);
 	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);

@@ -571,7 +571,8 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Move the lane within its heap, after its first entry or its turn has changed.
+ * Move the lane within its heap, after its first entry or its turn has changed.  A new turn
+ * mostly changes the order, so only a lane with the same turn is compared with its neighbours.
  */
 void
 heap_moved(JobqDatabase *db, JobqLane *lane)

@@ -2,19 +2,46 @@
  *
  *	  Heaps of a limiter's keys: which lanes takers find while the key may start a job.
  *
- * The lanes of a key are in a heap of the key, one for each heap in which they would be
- * otherwise (the heap of the takers).  The key's first lane is lent to the heap of the takers
- * while the key may start a job.  Takers therefore do not meet a full key, and the cost of a
- * job does not depend on the number of keys.  Code that changes the tallies (tally.c), or the
- * contents of a key's heap, calls keyed_settle().  A key that waits for a token, or rests after failures, has a timer.
+ * The heap of the takers is the heap that workers or consumers pop from.  A key has one heap of
+ * its own for each heap of takers: with the same role, order and limiters.  JobqHeap.party tells
+ * them apart.  The key's first lane is lent to the heap of the takers while the key may start a
+ * job.  Takers therefore do not meet a full key, and the cost of a job does not depend on the
+ * number of keys.  Code that changes a tally (tally.c), or the contents of a key's heap, calls
+ * keyed_settle().  A key that waits for a token, or rests after failures, has a timer.
  *
- * A lane may have several keys with limits, such as a tenant and a host.  Such a lane is in the
- * heap of a single key, and stays lent when the other key becomes full: the lane is then stale.  A taker that finds a stale lane first moves the lane to the heap of the full
- * key (keyed_recall()).  Each lane therefore waits where a permit is missing, and is lent
- * again when that permit is returned.  Lanes with the same keys move together,
- * in turn, whenever a permit of the first key is free and a permit of the second is missing.  A taker goes idle only
- * after it has moved all stale lanes of heaps with room.  A returned permit therefore need not
- * wake a taker for a lane that is lent already.
+ * A lane may have several keys with limits, such as a tenant and a host.  The lane waits in the
+ * heap of one of them (JobqLane.at).  If another key becomes full while the lane is lent, the
+ * lane is stale.  No code notices at that moment.  The taker that finds the stale lane moves it
+ * to the heap of the full key (keyed_recall()).  Each lane therefore waits where a permit is
+ * missing, and is lent again when this permit is returned.  A taker goes idle only after it has
+ * moved all stale lanes of heaps with room.  A returned permit therefore need not wake a taker
+ * for a lane that is lent already.
+ *
+ * The states of a lane with keys:
+ *
+ *	absent	in no heap: the lane has no job, or is closed, or no heap was free
+ *	own		lane->heap is lane->own
+ *	lent	lane->heap is the heap of the takers, and the lane is "lent" of lane->own
+ *	stale	lent, but another key of the lane is full
+ *
+ *	state	event										new state		woken
+ *	absent	jobq_lane_place(): keyed_choose(), then		own, or lent	by the caller
+ *			keyed_enter()
+ *	own		the key may start a job again:				lent, if first	a taker of the heap
+ *			keyed_refill()												of the takers
+ *	own		the lane now comes before the lent lane		lent; the other	none: a lane was lent
+ *														lane is own		before
+ *	lent	the key is full								own				none
+ *	lent	another key is full							stale			none
+ *	stale	that key may start a job again				lent			none: see above
+ *	stale	keyed_recall(), or keyed_settle() of		own, at the		the next lane is lent
+ *			lane->own									full key		instead (keyed_recall())
+ *	any		jobq_lane_place(), lane_displace():			absent			none
+ *			keyed_leave()
+ *
+ * heap_take() frees a heap of takers that becomes empty.  The heap of a key is freed only by
+ * forget_if_empty(), and therefore by keyed_settle(), keyed_refill(), keyed_recall() and
+ * keyed_leave(), and not by settle().  A caller must not use a heap after these calls.
  *
  * Keys are identified by hashes of 32 bits.  Keys with the same hash share their limits.
  *
@@ -187,9 +214,20 @@ move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source, Tim
 }
 
 /*
- * Lend the first lane of the key's heap if the key may start a job, or take the lent
- * lane back if not.  Returns true if the heap had no lent lane before and has one now.  The
- * heap may be empty afterwards.
+ * Lend the first lane of the key's heap if the key may start a job, or take the lent lane back
+ * if not.  Returns true if the heap had no lent lane before and has one now.  The heap may be
+ * empty afterwards.
+ *
+ *	key		lent lane	first lane of the heap		outcome
+ *	full	none		any							nothing
+ *	full	any			any							the lent lane returns to the heap
+ *	free	none		any							the first lane is lent: true
+ *	free	in order	comes before the lent lane	both change places
+ *	free	in order	comes after it, or none		nothing
+ *	free	stale		any							the lent lane moves to the heap of the full
+ *												key, and the first lane is lent instead
+ *
+ * A lane is lent only if there is a heap of takers, or room to make one.
  */
 static bool
 settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
@@ -207,7 +245,10 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 
 	AssertExclusive(db->lock);
 
-	/* keep a timer for which other heaps of the key wait */
+	/*
+	 * do not remove a timer here, because other heaps of the key may wait for
+	 * it
+	 */
 	if (due != DT_NOEND)
 		tally_set_timer(db, tally, due);
 	if (!is_free)

@@ -153,10 +153,9 @@ limiter_is_known(const JobqLane *lane, int source)
 }
 
 /*
- * The lane gets a job: store the values that all jobs of a flow have in common.  Limits that
- * are not loaded yet block the lane.  A job without a limiter of the lane changes nothing,
- * because the process that pops the job writes it again.  Returns true if the lane was placed
- * again, with other needs than before.
+ * The lane gets a job: store the job's needs as the needs of the lane.  Limits that are not
+ * loaded yet block the lane.  Returns true if the lane was placed again, with other needs than
+ * before.
  */
 bool
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
@@ -177,6 +176,12 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		else if (lane->needs[s].limiter != push->needs[s].limiter ||
 				 lane->needs[s].key != push->needs[s].key)
 			is_same = false;
+
+	/*
+	 * If the only difference is a missing limiter, the row is outdated, and
+	 * its taker rewrites it (gate.c).  The lane keeps its needs for the other
+	 * jobs.
+	 */
 	if (is_same && lacks_limiter)
 		return false;
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
@@ -315,8 +320,17 @@ needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
 /*
  * Find a lane to evict for the wanted lane.  In order of preference: an empty lane that
  * expects no jobs; a lane with only jobs of the future, which are searched for when the first
- * is due; a lane that is paused or not served; a lane needed less than the wanted lane.  The
- * relay must have collected the lane's notifications before.
+ * is due; a lane that is paused or not served; a lane needed less than the wanted lane.
+ *
+ * Some lanes are pinned:
+ *
+ *	scanning	the scheduler reads the lane's rows without the lock, and publishes them later
+ *	notify		the relay must first collect the lane's notifications
+ *	parked		entries at groups name the lane
+ *	quarantine	with jobs: only a scan of the other lane, from its beginning, finds them again
+ *
+ * A process must not keep a pointer to any other lane across a call of jobq_lane_find() with
+ * "create".
  */
 static JobqLane *
 find_victim(JobqDatabase *db, const JobqLane *wanted)
@@ -341,10 +355,16 @@ find_victim(JobqDatabase *db, const JobqLane *wanted)
 		if (lane->count == 0 && !lane->more && !lane->skipping &&
 			lane->next_due == DT_NOEND)
 			return lane;
+
+		/*
+		 * A lane without a rank for which no ranking is requested: the
+		 * scheduler has not found the queue (rank.c).  Or the scheduler is
+		 * about to rank the lane, and the eviction merely comes early.
+		 */
 		if (lane->paused ||
 			(lane->ranked && (lane->lacks != 0 ||
 							  (!lane->consumer && lane->order == JOBQ_NO_ORDER))) ||
-			(!lane->ranked && !lane->unranked && !db->reload))	/* the queue is missing */
+			(!lane->ranked && !lane->unranked && !db->reload))
 			paused = lane;
 		else if (lane->count == 0 && !lane->more && !lane->skipping)
 		{

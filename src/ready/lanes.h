@@ -151,8 +151,9 @@ typedef struct JobqNode
 } JobqNode;
 
 /*
- * A party: a queue with lanes, a tenant of a queue, or a key of a limiter.  Parties take
- * turns.  There are many, so the fields take 40 bytes.
+ * A party is an owner of lanes: a queue, a tenant of a queue, or a key of a limiter.  Queues and
+ * tenants take turns (turn.c).  A key has heaps (keyed.c).  There are up to seven parties for
+ * each lane, so a party is kept at 40 bytes.
  */
 typedef struct JobqParty
 {
@@ -240,9 +241,9 @@ typedef struct JobqHeap
 } JobqHeap;
 
 /*
- * A lane is in one heap, and may have a heap of a key in addition.  Many lanes share
- * heaps, so there are fewer than two heaps for each lane.  A lane without a heap waits until
- * a heap is free.
+ * An estimate, not a bound: each lane may have a heap of its own key, and eight lanes share a
+ * heap of takers.  If no heap is free, a lane waits without a heap (JobqReady.heapless), and
+ * heap_free() has the scheduler place all lanes again.
  */
 #ifndef JOBQ_MAX_HEAPS
 #define JOBQ_MAX_HEAPS		((uint32) (jobq_max_lanes + jobq_max_lanes / 8))
@@ -378,8 +379,10 @@ typedef struct JobqReady
 	JobqParty  *parties;		/* [JOBQ_MAX_PARTIES] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes] */
-	JobqTimers	timers;			/* timers of tallies of tenants without a
-								 * token, [jobq_max_lanes] */
+	JobqTimers	timers;			/* of keys that wait for a token, or rest.
+								 * [jobq_max_lanes + 1]: only a key with a
+								 * heap has a timer, and each heap has a lane,
+								 * except a heap that settle() has emptied */
 } JobqReady;
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->ready->lanes))

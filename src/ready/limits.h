@@ -2,6 +2,9 @@
  *
  *	  Limits of queues and kinds: how many jobs run, and how often a job starts.
  *
+ * The key of a job at a limiter with "by" is read in src/store/limit_key.c, the cost of a job in
+ * src/store/limit_cost.c.
+ *
  * src/ready/limits.h
  *
  *-------------------------------------------------------------------------
@@ -19,11 +22,10 @@
  * at once, and returns them when the job's transaction is over.  The scheduler returns the
  * permits of a dead process.  A limit is therefore exact, for workers and consumers alike.
  *
- * A job takes one token of each rate, or its cost in tokens of a named limiter.  A job starts
- * if there is at least one token.  Tokens beyond the available tokens are a debt: the bucket
- * is negative until time has repaid the debt.  An expensive job therefore need not wait for a
- * full bucket, which cheap jobs would prevent.  On average, no more tokens are taken than
- * arrive.
+ * A job starts if there is at least one token of each rate, and pays one token, or its full cost
+ * at a named limiter.  The balance of the bucket may become negative.  The next job then waits
+ * until the balance is at least one.  An expensive job therefore need not wait for a full bucket,
+ * which cheap jobs would prevent.  On average, no more tokens are taken than arrive.
  *
  * A job that waits for a limiter stays in its lane, and the lane is skipped meanwhile.  Jobs
  * of a limited kind, and jobs of a tenant, have separate lanes (src/store/flow.c).  A job

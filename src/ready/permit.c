@@ -76,7 +76,13 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 				jobq_pace_spend(limiter, &limiter->pace, cost, now);
 		}
 
-		/* the popped job has freed one entry, and several tallies may be new */
+		/*
+		 * The popped job has freed one entry, and several tallies may be new.
+		 * If no lane can give up an entry, the job is not counted at this
+		 * key.  Then all entries are tallies, parked jobs and jobs in
+		 * quarantine, although tallies without running jobs are at most a
+		 * quarter of the entries.
+		 */
 		if (db->ready->nfree == 0 && key_is_limited(db, lane, s) &&
 			tally_find(db, lane->needs[s].limiter, lane->needs[s].key) == JOBQ_NONE)
 			(void) entry_evict(db, NULL, true);

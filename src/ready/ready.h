@@ -6,8 +6,8 @@
  * The ready set is an index, in shared memory, of the due jobs.  The index is divided into
  * lanes, which are sorted lists.  Jobs come in by push (from the process that has committed
  * them) and by publish (from scans of the scheduler).  Workers and consumers pop.  A pop
- * returns the first job for its taker, together with the necessary permits: a permit and a
- * token of the limiters of queue and kind, and the permission of the group.
+ * returns the first job for its taker, together with the necessary permits: of each limiter of
+ * the job (JobqLimitSource), of the job's key at each of these limiters, and of its group.
  *
  * Promises: a popped entry is only a hint, so the taker must read the row.  A row that is due
  * is never missing (see JobqLane).  Permits are exact: a popped job holds the permits until

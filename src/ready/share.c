@@ -6,8 +6,10 @@
  * search.  An account exists as long as its role holds an item.  If more roles hold items
  * than there are accounts, the remaining roles share an account that is never freed.
  *
- * The caller of every function here holds the lock of these shares.  No function here can
- * fail.
+ * The caller of every function here holds the lock of the structure that contains the shares,
+ * exclusively for a change: JobqDatabase.lock (leases, bundles, groups, reservers, messages),
+ * JobqWaiters.lock (waiters), JobqLinePool.lock (chunks), or JobqStats.lock (statistics).  No
+ * function here can fail.
  *
  * src/ready/share.c
  *

@@ -228,6 +228,13 @@ limits_load(void)
 	lacking = MemoryContextAllocZero(TopMemoryContext, sizeof(Member) * (n + missing.n + 1));
 	jobq_injection_point("jobq-limits-read");
 
+	/*
+	 * From take_over() to jobq_lanes_place(), the lanes know the new
+	 * limiters, and the heaps have the old.  Jobs may return into lanes
+	 * meanwhile, and lanes may leave and enter heaps, because a heap finds
+	 * its links by its own array of limiters.  No job may be popped or
+	 * offered: the permits would be those of other limiters.
+	 */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	without_place = take_over(limiters, n, &missing, stays, begins);
 	for (int i = 0; i < jobq_max_lanes; i++)
