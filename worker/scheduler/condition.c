@@ -5,7 +5,8 @@
  *	  hold is skipped.
  *
  * The condition comes from the user and may process results of any size.  Its time is
- * limited, and an error in the condition is an error of its step.
+ * limited, and an error in the condition is an error of its step.  An error of a read, such
+ * as a lock timeout, is not: the evaluation of the batch fails, and is repeated.
  *
  * worker/scheduler/condition.c
  *
@@ -19,7 +20,6 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/timeout.h"
 
 #include "store/store.h"
@@ -31,15 +31,16 @@
 #define TIMEOUT_MS		200
 #define MAX_TRIES		20
 
-/* A condition and its step. */
+/* A condition, and the value of "$". */
 typedef struct Question
 {
-	StepLook   *look;
-	const JobqStep *step;
+	char	   *condition;
+	Jsonb	   *of;
 	bool		holds;
 } Question;
 
 static Jsonb *results_of_needs(StepLook *look, const JobqStep *step, bool chain);
+static bool read_question(StepLook *look, const JobqStep *step, Question *question);
 static void ask(void *arg);
 static int64 own_time(void);
 static ErrorData *ask_in_time(Question *question, bool *late);
@@ -47,7 +48,8 @@ static void skip(StepLook *look, JobqStep *step, StepDone *done);
 
 /*
  * Build the value of "$" for the condition: an object with the results of the completed
- * needs, by name.  In a chain: the result of the previous step.
+ * needs, by name.  In a chain: the result of the previous step.  Returns NULL if the results
+ * are too large.
  */
 static Jsonb *
 results_of_needs(StepLook *look, const JobqStep *step, bool chain)
@@ -80,10 +82,7 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 		{
 			size += VARSIZE(result);
 			if (size > MAX_OF_RESULTS)
-				ereport(ERROR,
-						(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-						 errmsg("the results that \"when\" of step \"%s\" is about are together larger than the allowed %zu kB",
-								step->name, MAX_OF_RESULTS / 1024)));
+				return NULL;
 			value.type = jbvBinary;
 			value.val.binary.data = &result->root;
 			value.val.binary.len = VARSIZE(result) - VARHDRSZ;
@@ -94,18 +93,17 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 }
 
 /*
- * Evaluate the condition.  Any error is an error of the condition.  arg is a Question.
+ * Read the condition of the step, and the results that the condition is about.  Returns false
+ * if the results are too large.
  */
-static void
-ask(void *arg)
+static bool
+read_question(StepLook *look, const JobqStep *step, Question *question)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
-	Question   *question = arg;
-	Datum		value = Int64GetDatum(question->step->job_id);
+	Datum		value = Int64GetDatum(step->job_id);
 	HeapTuple	row;
 	TupleDesc	desc;
-	char	   *condition;
 	bool		chain;
 	bool		isnull;
 
@@ -114,13 +112,25 @@ ask(void *arg)
 						1, types, &value, NULL, SPI_OK_SELECT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the condition of step \"%s\" is gone", question->step->name)));
+				 errmsg("the condition of step \"%s\" is gone", step->name)));
 	row = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
-	condition = TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL));
+	question->condition = TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL));
 	chain = DatumGetBool(jobq_column(row, desc, 2, BOOLOID, &isnull));
-	question->holds = jobq_condition_holds(condition,
-										   results_of_needs(question->look, question->step, chain));
+	SPI_freetuptable(SPI_tuptable);
+	question->of = results_of_needs(look, step, chain);
+	return question->of != NULL;
+}
+
+/*
+ * Evaluate the condition, without any access to tables.  arg is a Question.
+ */
+static void
+ask(void *arg)
+{
+	Question   *question = arg;
+
+	question->holds = jobq_condition_holds(question->condition, question->of);
 }
 
 /*
@@ -159,10 +169,9 @@ ask_in_time(Question *question, bool *late)
 		if (edata == NULL)
 			break;
 
-		/* results may be incomplete */
-		if (question->look->results != NULL)
-			hash_destroy(question->look->results);
-		question->look->results = NULL;
+		/* the server lacks memory: the step is not to blame */
+		if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES)
+			ReThrowError(edata);
 		*late = edata->sqlerrcode == ERRCODE_QUERY_CANCELED;
 		if (!*late || own_time() >= begun + TIMEOUT_MS / 2 || tries == MAX_TRIES)
 			break;
@@ -199,28 +208,37 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 bool
 condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 {
-	Question	question = {.look = look,.step = step};
+	Question	question = {0};
 	ErrorData  *edata;
 	bool		late = false;
 	JobqError	error = {0};
 	JobqJob		job;
 
-	edata = ask_in_time(&question, &late);
-	if (edata == NULL && question.holds)
-		return true;
-	if (edata == NULL)
+	if (!read_question(look, step, &question))
 	{
-		skip(look, step, done);
-		return false;
+		error.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+		error.message = psprintf("the results that \"when\" of step \"%s\" is about are together larger than the allowed %zu kB",
+								 step->name, MAX_OF_RESULTS / 1024);
+	}
+	else
+	{
+		edata = ask_in_time(&question, &late);
+		if (edata == NULL && question.holds)
+			return true;
+		if (edata == NULL)
+		{
+			skip(look, step, done);
+			return false;
+		}
+		error.sqlerrcode = edata->sqlerrcode;
+		error.message = late
+			? psprintf("\"when\" of step \"%s\" took more than %d ms", step->name, TIMEOUT_MS)
+			: psprintf("\"when\" of step \"%s\": %s", step->name, edata->message);
+		error.hint = edata->hint;
 	}
 	*done = STEP_DONE_NOTHING;
 	if (!step_take_row(look, step, &job))
 		return false;
-	error.sqlerrcode = edata->sqlerrcode;
-	error.message = late
-		? psprintf("\"when\" of step \"%s\" took more than %d ms", step->name, TIMEOUT_MS)
-		: psprintf("\"when\" of step \"%s\": %s", step->name, edata->message);
-	error.hint = edata->hint;
 	step_fail(look, step, &job, &error);
 	*done = STEP_DONE_ALL;
 	return false;

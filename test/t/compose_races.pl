@@ -1,0 +1,91 @@
+# A session changes a workflow, or locks its tables, while the scheduler evaluates the workflow.
+# Injection points hold the scheduler.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=2'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+my $points = sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'});
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('note', 'note()');
+SELECT jobq.create_queue('steps', mode => 'consumer')});
+
+# Complete the next job of a consumer, or reject the job.
+sub complete { return sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{steps}', wait => '5 min')}); }
+sub refuse { return sql(q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{steps}', wait => '5 min')}); }
+
+# Wait until the scheduler has evaluated all batches which need this.
+sub scheduler_looks
+{
+	foreach my $name ('one', 'another')
+	{
+		my $fence = sql("SELECT jobq.create_batch('$name')");
+		sql("SELECT jobq.start_batch($fence)");
+		poll($node, "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
+	}
+	return;
+}
+
+# Hold the scheduler at the point, where it comes because of "cause", during "meanwhile".
+sub hold
+{
+	my ($point, $cause, $meanwhile) = @_;
+
+	sql("SELECT injection_points_attach('$point', 'wait')");
+	$cause->();
+	wait_for($node, "$point: it is held", "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$point'");
+	$meanwhile->();
+	sql("SELECT injection_points_detach('$point')");
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if $node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused) != 0;
+		usleep(100_000);
+	}
+	return;
+}
+
+sub is_over
+{
+	my ($what, $batch, $state) = @_;
+
+	wait_for($node, "$what: it is over", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
+	is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), $state, "$what: it is $state");
+	return;
+}
+
+#
+# An operator locks the table of steps when a condition is due: the step waits, and does not fail.
+# The scheduler keeps the workflow in memory, so that the condition is the first read of the table.
+#
+my $kept = sql(q{SELECT jobq.create_workflow(jsonb_build_object('steps', '[{"name": "a", "kind": "x", "queue": "steps", "priority": 1}, {"name": "b", "kind": "x", "queue": "steps", "priority": 2},
+	{"name": "c", "kind": "note", "needs": ["b"], "when": "!exists($.b.no)"}]' || (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'note', 'needs', '["c"]'::jsonb)) FROM generate_series(1, 40) i)))});
+complete();
+scheduler_looks();
+my $locks = $node->background_psql('postgres');
+$locks->query_safe('BEGIN; LOCK TABLE jobq_internal.step');
+complete();
+scheduler_looks();
+$locks->query_safe('COMMIT');
+$locks->quit;
+is_over('locked', $kept, 'completed');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
