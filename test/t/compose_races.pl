@@ -86,6 +86,16 @@ $locks->query_safe('COMMIT');
 $locks->quit;
 is_over('locked', $kept, 'completed');
 
+#
+# The condition of a nested workflow fails: the workflow is over at once.
+#
+my $outer = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "first", "kind": "x", "queue": "steps"},
+	{"name": "in", "needs": ["first"], "when": "$.first < $limit", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]}]}')});
+my $inner = sql("SELECT workflow_id FROM jobq.steps WHERE batch_id = $outer AND name = 'in'");
+complete();
+is_over('condition', $outer, 'failed');
+is_over('condition, inside', $inner, 'cancelled');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -240,6 +240,7 @@ condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 	if (!step_take_row(look, step, &job))
 		return false;
 	step_fail(look, step, &job, &error);
+	nest_step_ended(step);
 	*done = STEP_DONE_ALL;
 	return false;
 }
