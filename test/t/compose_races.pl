@@ -96,6 +96,25 @@ complete();
 is_over('condition', $outer, 'failed');
 is_over('condition, inside', $inner, 'cancelled');
 
+if ($points eq '0')
+{
+	$node->stop;
+	no_failed_assertion($node);
+	done_testing();
+	exit;
+}
+sql('CREATE EXTENSION injection_points');
+
+#
+# A session cancels a nested workflow that the scheduler is about to begin.
+#
+$outer = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "first", "kind": "x", "queue": "steps"},
+	{"name": "in", "needs": ["first"], "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]}]}')});
+$inner = sql("SELECT workflow_id FROM jobq.steps WHERE batch_id = $outer AND name = 'in'");
+hold('jobq-nest-begins', \&complete, sub { is(sql("SELECT jobq.cancel_batch($inner)"), 't', 'begins: it is cancelled'); });
+is_over('begins, inside', $inner, 'cancelled');
+is_over('begins', $outer, 'cancelled');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -117,7 +117,8 @@ nest_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * Begin the workflow of the step, or continue a dropped workflow.
+ * Begin the workflow of the step, or continue a dropped workflow.  Does nothing if the row is
+ * locked, or if a session has cancelled the pending workflow since find_workflow().
  */
 static StepDone
 begin(StepLook *look, JobqStep *step)
@@ -126,9 +127,11 @@ begin(StepLook *look, JobqStep *step)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(step->workflow_id), TimestampTzGetDatum(jobq_now())};
 
+	jobq_injection_point("jobq-nest-begins");
 	if (jobq_query_kept(&plan, "UPDATE jobq_internal.batch SET state = 'r', dropped = false, finished_at = NULL,"
 						" started_at = coalesce(started_at, $2)"
-						" WHERE id = (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+						" WHERE id = (SELECT id FROM jobq_internal.batch WHERE id = $1"
+						"  AND (state = 'p' OR finished_at IS NOT NULL) FOR NO KEY UPDATE SKIP LOCKED)",
 						2, types, values, NULL, SPI_OK_UPDATE) == 0)
 	{
 		look->found->locked = true;
