@@ -309,6 +309,10 @@ read_locked(Evaluation *this)
 	{
 		workflow_advance(batch->id, batch->role, batch->version, false, false, &this->steps);
 		this->later |= this->steps.locked;
+
+		/* steps that go on are subtracted from the counts in the row */
+		if (!batch_look_read(batch->id, false, batch))
+			return false;
 		this->live = find_live(this, PG_INT64_MAX);
 	}
 	if (!this->live)
