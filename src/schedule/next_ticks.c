@@ -18,7 +18,8 @@
 
 PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
 
-#define MAX_TICKS	100000
+/* Largest n. */
+#define MAX_N		100000
 
 /*
  * SQL function next_ticks(cron, timezone, after, n).  Returns the next n ticks.  The anchor
@@ -41,11 +42,11 @@ jobq_cron_next_sql(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("%s must not be null", names[i])));
 	n = PG_GETARG_INT32(3);
-	if (n < 1 || n > MAX_TICKS)
+	if (n < 1 || n > MAX_N)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("n %d is out of range", n),
-				 errhint("It must be between 1 and %d.", MAX_TICKS)));
+				 errhint("It must be between 1 and %d.", MAX_N)));
 	if (TIMESTAMP_NOT_FINITE(after))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

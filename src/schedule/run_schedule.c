@@ -71,14 +71,14 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	job.kind = TextDatumGetCString(row[0]);
 	job.payload = row[1];
 	job.options = nulls[2] ? NULL : DatumGetJsonbP(row[2]);
-	job.previous_job = last = nulls[4] ? 0 : DatumGetInt64(row[4]);
+	job.previous_job = last = DatumGetInt64(row[4]);
 
 	if (DatumGetBool(row[5]))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("schedule \"%s\" runs on the publisher", job.schedule),
 				 errhint("Call jobq.run_schedule() there, or jobq.adopt() here.")));
-	if (last != 0 && strcmp(TextDatumGetCString(row[3]), "allow") != 0 &&
+	if (last != 0 && jobq_overlap_parse(TextDatumGetCString(row[3])) != JOBQ_OVERLAP_ALLOW &&
 		jobq_scheduled_is_live(last))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -86,7 +86,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 						last, job.schedule),
 				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
 
-	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, false));
+	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, JOBQ_TICK_EXTRA));
 	jobq_query("UPDATE jobq_internal.schedule SET last_tick = $2, last_job_id = $3"
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();

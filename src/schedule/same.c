@@ -84,5 +84,7 @@ jobq_cron_same(const JobqCron *a, const JobqCron *b, pg_tz *zone_a, pg_tz *zone_
 		return false;
 	if (a->rrule != NULL || b->rrule != NULL)
 		return a->rrule != NULL && b->rrule != NULL && same_rule(a->rrule, b->rrule);
+
+	/* jobq_cron_parse() clears the padding, too */
 	return memcmp(a, b, sizeof(JobqCron)) == 0;
 }

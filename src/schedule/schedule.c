@@ -55,12 +55,15 @@ enum
 	COLUMN_HELD,
 	COLUMN_LAST_TICK,
 	COLUMN_LAST_JOB,
-	NCOLUMNS
+	NCOLUMNS,
+	IS_SAME = NCOLUMNS,			/* no column, for update_schedule() only: the
+								 * ticks do not change */
+	NPARAMETERS
 };
 
-static const Oid column_types[NCOLUMNS] = {
+static const Oid column_types[NPARAMETERS] = {
 	TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, BOOLOID, TIMESTAMPTZOID, INT8OID
+	TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, BOOLOID, TIMESTAMPTZOID, INT8OID, BOOLOID
 };
 
 /* The arguments of schedule() without a column. */
@@ -74,11 +77,14 @@ enum
 
 #define MAX_NAME	127
 
-/* A call of schedule(). */
+/*
+ * A call of schedule(): the row that it describes, as parameters of the queries, and the parsed
+ * expression.
+ */
 typedef struct Call
 {
-	Datum		values[NCOLUMNS];
-	char		nulls[NCOLUMNS + 1];
+	Datum		values[NPARAMETERS];
+	char		nulls[NPARAMETERS + 1];
 	const char *name;
 	const char *rule;			/* the expression, also parsed: */
 	JobqCron	cron;
@@ -89,8 +95,6 @@ typedef struct Call
 static bool is_same(const JobqCron *cron, pg_tz *zone, const JobqScheduleRow *found);
 static void check_due(const JobqCron *cron, TimestampTz next, const char *rule);
 static void check_owner(const char *name, Oid role);
-static void check_word(const char *option, Datum word, const char *first,
-					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 
@@ -148,20 +152,6 @@ check_due(const JobqCron *cron, TimestampTz next, const char *rule)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("recurrence rule \"%s\" has no tick from now on", rule),
 				 errhint("It has ended, or its parts never fall together in the next hundred years.")));
-}
-
-static void
-check_word(const char *option, Datum word, const char *first,
-		   const char *second, const char *third)
-{
-	char	   *given = TextDatumGetCString(word);
-
-	if (strcmp(given, first) != 0 && strcmp(given, second) != 0 &&
-		strcmp(given, third) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid value for %s: \"%s\"", option, given),
-				 errhint("It is one of %s, %s, %s.", first, second, third)));
 }
 
 /*
@@ -268,8 +258,8 @@ read_call(FunctionCallInfo fcinfo, Call *call)
 	jobq_cron_parse(call->rule, &call->cron);
 	call->zone = jobq_cron_zone(TextDatumGetCString(values[ARG_TIMEZONE]));
 	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(call->zone));
-	check_word("missed", values[ARG_MISSED], "skip", "once", "all");
-	check_word("overlap", values[ARG_OVERLAP], "allow", "skip", "queue");
+	(void) jobq_missed_parse(TextDatumGetCString(values[ARG_MISSED]));
+	(void) jobq_overlap_parse(TextDatumGetCString(values[ARG_OVERLAP]));
 
 	job.schedule = call->name;
 	job.kind = TextDatumGetCString(values[ARG_KIND]);
@@ -293,9 +283,9 @@ read_call(FunctionCallInfo fcinfo, Call *call)
 	values[COLUMN_ROLE] = ObjectIdGetDatum(GetUserId());
 	values[COLUMN_HELD] = BoolGetDatum(false);
 	values[COLUMN_LAST_TICK] = values[COLUMN_LAST_JOB] = (Datum) 0;
-	memset(nulls + NARGS, ' ', NCOLUMNS - NARGS);
+	memset(nulls + NARGS, ' ', NPARAMETERS - NARGS);
 	nulls[COLUMN_LAST_TICK] = nulls[COLUMN_LAST_JOB] = 'n';
-	nulls[NCOLUMNS] = '\0';
+	nulls[NPARAMETERS] = '\0';
 }
 
 /*
@@ -318,7 +308,7 @@ is_stored(Call *call)
  * Change the schedule, which the caller has locked.
  *
  * An existing schedule keeps its role, unless the role was dropped.  A paused schedule stays
- * paused.  If the ticks are the same as before ($12), the next tick does not change.
+ * paused.  If the ticks are the same as before ($15), the next tick does not change.
  */
 static void
 update_schedule(Call *call, const JobqScheduleRow *found)
@@ -327,15 +317,15 @@ update_schedule(Call *call, const JobqScheduleRow *found)
 
 	if (!same)
 		check_due(&call->cron, call->next, call->rule);
-	call->values[COLUMN_HELD] = BoolGetDatum(same);
+	call->values[IS_SAME] = BoolGetDatum(same);
 	jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
 			   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
-			   " cron = $2, timezone = $5, held = held AND $12,"
-			   " anchor = CASE WHEN $12 THEN anchor ELSE $9 END,"
-			   " next_tick = CASE WHEN paused THEN NULL WHEN $12 THEN next_tick ELSE $10 END,"
+			   " cron = $2, timezone = $5, held = held AND $15,"
+			   " anchor = CASE WHEN $15 THEN anchor ELSE $9 END,"
+			   " next_tick = CASE WHEN paused THEN NULL WHEN $15 THEN next_tick ELSE $10 END,"
 			   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
 			   " WHERE name = $1",
-			   COLUMN_HELD + 1, column_types, call->values, call->nulls, SPI_OK_UPDATE);
+			   NPARAMETERS, column_types, call->values, call->nulls, SPI_OK_UPDATE);
 }
 
 /*

@@ -43,6 +43,26 @@ typedef struct JobqCron
 	bool		real_time;		/* any hour: follows real time */
 } JobqCron;
 
+/* Which ticks that could not be checked in time get a job (worker/scheduler/ticks.c). */
+typedef enum JobqMissed
+{
+	JOBQ_MISSED_SKIP,
+	JOBQ_MISSED_ONCE,			/* one job for all */
+	JOBQ_MISSED_ALL
+}			JobqMissed;
+
+/* What happens to a tick while the last job of the schedule is live. */
+typedef enum JobqOverlap
+{
+	JOBQ_OVERLAP_ALLOW,			/* the tick gets a job */
+	JOBQ_OVERLAP_SKIP,			/* the tick gets no job */
+	JOBQ_OVERLAP_QUEUE			/* the tick is held until the job has ended */
+}			JobqOverlap;
+
+/* src/schedule/policy.c */
+extern JobqMissed jobq_missed_parse(const char *word);
+extern JobqOverlap jobq_overlap_parse(const char *word);
+
 /* src/schedule/expression.c */
 extern void jobq_cron_parse(const char *text, JobqCron *cron);
 
@@ -67,6 +87,16 @@ typedef struct JobqScheduledJob
 	int64		previous_job;	/* previous job, or 0 */
 } JobqScheduledJob;
 
+/* What the job of a schedule is made for. */
+typedef enum JobqTickFor
+{
+	JOBQ_TICK_CHECK,			/* to check the definition of the schedule,
+								 * whose options are not stored yet */
+	JOBQ_TICK_EXTRA,			/* run_schedule(): the job may run at once */
+	JOBQ_TICK_DUE				/* the job may be delayed by a part of
+								 * "jitter" */
+}			JobqTickFor;
+
 /* src/schedule/schedule.c */
 extern bool jobq_schedule_pause(const char *function, text *name, bool paused);
 
@@ -74,6 +104,6 @@ extern bool jobq_schedule_pause(const char *function, text *name, bool paused);
 extern Jsonb *jobq_scheduled_check(const JobqScheduledJob *scheduled);
 extern bool jobq_scheduled_is_live(int64 id);
 extern int64 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
-									TimestampTz tick, bool spread);
+									TimestampTz tick, JobqTickFor what);
 
 #endif							/* JOBQ_SCHEDULE_H */

@@ -44,10 +44,10 @@ static const struct
 };
 
 static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-						 bool spread, bool kept, Datum *options, bool *nulls);
+						 JobqTickFor what, Datum *options, bool *nulls);
 static int64 own_interval(const JobqScheduledJob *scheduled, const char *name);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-							  TimestampTz tick, bool spread, bool kept);
+							  TimestampTz tick, JobqTickFor what);
 
 /*
  * Return an interval from the schedule's own options in milliseconds, or -1 if not given.
@@ -63,16 +63,14 @@ own_interval(const JobqScheduledJob *scheduled, const char *name)
 }
 
 /*
- * Compute the options of a tick's job.  spread: delay the job by a random part of "jitter".
- * kept: the options were stored by the schedule.  ERROR if an option is not allowed for
- * schedules.
+ * Compute the options of a tick's job.  ERROR if an option is not allowed for schedules.
  */
 static void
 read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-			 bool spread, bool kept, Datum *options, bool *nulls)
+			 JobqTickFor what, Datum *options, bool *nulls)
 {
-	const char *own[] = {"expires_after", "jitter", kept ? JOBQ_KEPT_COST : NULL,
-	NULL};
+	const char *own[] = {"expires_after", "jitter",
+	what == JOBQ_TICK_CHECK ? NULL : JOBQ_KEPT_COST, NULL};
 	TimestampTz run_at = tick;
 
 	memset(nulls, true, sizeof(bool) * NOPTIONS);
@@ -108,7 +106,7 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 			options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(jobq_later(tick, expires_after));
 			nulls[OPTION_EXPIRES_AT] = false;
 		}
-		if (spread && jitter > 0)
+		if (what == JOBQ_TICK_DUE && jitter > 0)
 			run_at = jobq_later(tick, (int64) (pg_prng_double(&pg_global_prng_state) *
 											   (jitter + 1)));
 	}
@@ -125,13 +123,14 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 
 /*
  * Make the job of a schedule's tick.  The headers contain the name of the schedule and the
- * tick.  spread: delay the job by a random part of "jitter".  kept: the options are stored
- * options, with the context of the schedule's creator and the job's cost at its limiter.
+ * tick.  Except for JOBQ_TICK_CHECK, the options are stored options, with the context of the
+ * schedule's creator and the job's cost at its limiter.
  */
 static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-				  TimestampTz tick, bool spread, bool kept)
+				  TimestampTz tick, JobqTickFor what)
 {
+	bool		kept = what != JOBQ_TICK_CHECK;
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqUnique	unique;
@@ -140,7 +139,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	int32		cost;
 	StringInfoData buf;
 
-	read_options(scheduled, tick, spread, kept, options, nulls);
+	read_options(scheduled, tick, what, options, nulls);
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"schedule\": ");
 	escape_json(&buf, scheduled->schedule);
@@ -182,7 +181,7 @@ jobq_scheduled_check(const JobqScheduledJob *scheduled)
 {
 	JobqJob		job;
 
-	prepare_scheduled(&job, scheduled, jobq_now(), false, false);
+	prepare_scheduled(&job, scheduled, jobq_now(), JOBQ_TICK_CHECK);
 	if (scheduled->options == NULL && JOB_ISNULL(&job, JOB_CONTEXT) &&
 		JOB_ISNULL(&job, JOB_LIMIT_COST))
 		return NULL;
@@ -206,13 +205,12 @@ jobq_scheduled_is_live(int64 id)
 }
 
 /*
- * Enqueue the job of a tick on behalf of the role, and return the job's id.  spread: delay
- * the job by a random part of the schedule's jitter, if any.  ERROR if the role was
- * dropped, or the options are invalid.  The caller must have locked the schedule's row.
+ * Enqueue the job of a tick on behalf of the role, and return the job's id.  ERROR if the role
+ * was dropped, or the options are invalid.  The caller must have locked the schedule's row.
  */
 int64
 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
-					   TimestampTz tick, bool spread)
+					   TimestampTz tick, JobqTickFor what)
 {
 	JobqJob		job;
 	Relation	rel;
@@ -228,7 +226,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	prepare_scheduled(&job, scheduled, tick, spread, true);
+	prepare_scheduled(&job, scheduled, tick, what);
 	jobq_job_draw_id(&job);
 	rel = jobq_open_jobs();
 	jobq_length_reserve(&job, 1);

@@ -23,7 +23,7 @@
  * milliseconds after the enqueue, which tells the two apart.  The time of a suspended job is left
  * alone, too: the wait of its procedure has the same time limit (src/durable/wait.c).
  *
- * Schedules.c corrects the ticks, and scheduler.c corrects shared memory.
+ * ticks.c corrects the ticks of schedules, and scheduler.c corrects shared memory.
  *
  * worker/scheduler/clock.c
  *

@@ -80,8 +80,8 @@ static bool put_back = false;	/* the clock was put back since the last run:
 								 * check all schedules */
 
 /*
- * The last reading may have missed changes by this transaction and by later transactions.
- * The next reading makes rows with such an xmin due for a check.
+ * The xmin of the snapshot of the last reading.  The reading may have missed changes by this
+ * transaction and by later ones.  The next reading makes rows with such an xmin due for a check.
  */
 static TransactionId unread = FirstNormalTransactionId;
 

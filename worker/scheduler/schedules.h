@@ -24,6 +24,7 @@
  *							afterwards wakes the scheduler
  *		publish_jobs():		after the checks of the round, write JobqTold.waited anew
  *	end of the job			schedule_freed: check again
+ *	each sweep (sweep.c)	schedule_freed, as the last safety net
  *
  * The list JobqTold.waited is bounded.  If a job finds no room, all waiting schedules are polled.
  */
@@ -38,8 +39,9 @@ typedef struct Schedule
 	int64		waits_for;		/* job id, or 0 */
 	bool		published;		/* waits_for was in JobqTold.waited since the
 								 * last check */
-	bool		displaced;		/* its job has taken the room of another
-								 * published job: poll */
+	bool		displaced;		/* waits_for has displaced another job in
+								 * JobqTold.waited, whose schedule needs a
+								 * poll */
 } Schedule;
 
 /* worker/scheduler/ticks.c */

@@ -50,8 +50,8 @@ Duty		sweep_duty = {
 };
 
 /*
- * Continue the sweep.  At its end, also check the groups, reserve new tokens, and
- * reload the settings of queues and limits.  A sweep that has found expired rows goes on
+ * Continue the sweep.  At its end, also check the groups and the schedules that wait for a job,
+ * reserve new tokens, and reload the settings of queues and limits.  A sweep that has found expired rows goes on
  * behind SWEEP_ENTRIES, because only a sweep ends these jobs if no job starts.
  */
 static TimestampTz
@@ -76,7 +76,7 @@ run(TimestampTz now)
 	groups_sweep();
 	tokens_renew();
 	my_db->reload = my_db->limits->stale = true;
-	my_db->schedule_freed = true;
+	my_db->schedule_freed = true;	/* check schedules that wait for a job */
 	return plan(now);
 }
 

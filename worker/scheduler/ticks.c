@@ -53,11 +53,11 @@ typedef struct Row
 								 * run */
 	TimestampTz served_since;	/* earlier ticks were missed */
 	TimestampTz anchor;
-	TimestampTz next_tick;		/* DT_NOBEGIN: unknown */
+	TimestampTz next_tick;		/* DT_NOBEGIN: restored from a dump */
 	TimestampTz last_tick;
 	int64		last_job;		/* 0: none */
-	char	   *missed;
-	char	   *overlap;
+	JobqMissed	missed;
+	JobqOverlap overlap;
 	JobqCron	cron;
 	pg_tz	   *zone;
 	JobqScheduledJob job;
@@ -106,8 +106,8 @@ read_row(const Schedule *schedule, Row *row)
 	row->next_tick = DatumGetTimestampTz(v[4]);
 	row->last_tick = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
 	row->last_job = DatumGetInt64(v[6]);
-	row->missed = TextDatumGetCString(v[7]);
-	row->overlap = TextDatumGetCString(v[8]);
+	row->missed = jobq_missed_parse(TextDatumGetCString(v[7]));
+	row->overlap = jobq_overlap_parse(TextDatumGetCString(v[8]));
 	row->failed = DatumGetBool(v[11]);
 	row->job.schedule = name;
 	row->job.kind = TextDatumGetCString(v[12]);
@@ -125,8 +125,8 @@ next_after(const Row *row, TimestampTz after)
 }
 
 /*
- * True if no scheduler could check the tick in time.  A tick that failed was checked in time, and is
- * tried again.
+ * True if no scheduler could check the tick in time.  A tick that failed was checked in time, and
+ * is tried again.
  */
 static bool
 is_late(const Row *row, TimestampTz tick, TimestampTz now)
@@ -144,11 +144,11 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 	TimestampTz last;
 
 	*tick = row->next_tick;
-	if (row->held || strcmp(row->missed, "all") == 0)
+	if (row->held || row->missed == JOBQ_MISSED_ALL)
 		return true;
 	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_tick,
 						  now);
-	if (strcmp(row->missed, "skip") == 0 && is_late(row, last, now))
+	if (row->missed == JOBQ_MISSED_SKIP && is_late(row, last, now))
 		return false;
 	*tick = last;
 	return true;
@@ -169,9 +169,10 @@ report_skipped(const Row *row, TimestampTz until, const char *policy)
 }
 
 /*
- * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  No tick
- * after the next one can be next_tick, so a later next_tick is wrong.  The ticks until
- * then run again.  Returns true if the row was changed.
+ * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  next_tick cannot be
+ * later than the first tick from now on.  A later next_tick comes from such a clock, and becomes
+ * this first tick.  Ticks that have run by the wrong clock therefore run again, except up to a
+ * last_tick that is ahead by no more than the slack.  Returns true if the row was changed.
  */
 static bool
 correct_by_clock(Row *row, TimestampTz now)
@@ -202,7 +203,7 @@ correct_by_clock(Row *row, TimestampTz now)
 static bool
 waits_for_trust(const Row *row, TimestampTz now)
 {
-	return strcmp(row->missed, "all") == 0 && jobq_clock_ahead() > 0 &&
+	return row->missed == JOBQ_MISSED_ALL && jobq_clock_ahead() > 0 &&
 		row->next_tick <= now && next_after(row, row->next_tick) <= now;
 }
 
@@ -235,14 +236,67 @@ publish_job(int64 job)
 }
 
 /*
- * Enqueue a job for each due tick, as the policies allow.  Computes the time of the
- * next check.
+ * Apply the policy "overlap" to the chosen tick.  Returns true if the tick gets no job now,
+ * because the last job is live.  The tick is then skipped, or waits.  Sets *changed if the row
+ * must be written.
+ */
+static bool
+overlaps(Schedule *schedule, Row *row, TimestampTz now, TimestampTz tick, bool *changed)
+{
+	if (row->last_job == 0)
+		return false;
+	switch (row->overlap)
+	{
+		case JOBQ_OVERLAP_ALLOW:
+			return false;
+		case JOBQ_OVERLAP_SKIP:
+			if (!jobq_scheduled_is_live(row->last_job))
+				return false;
+			tick = next_after(row, now);
+			report_skipped(row, tick, "overlap");
+			row->held = false;
+			row->next_tick = tick;
+			*changed = true;
+			return true;
+		case JOBQ_OVERLAP_QUEUE:
+			/* publish before the check: see Schedule */
+			schedule->displaced |= publish_job(row->last_job);
+			if (!jobq_scheduled_is_live(row->last_job))
+				return false;
+			*changed |= !row->held || tick != row->next_tick;
+			report_skipped(row, tick, "missed");
+			row->held = true;
+			row->next_tick = tick;
+			return true;
+	}
+	return false;				/* keep compiler quiet */
+}
+
+/*
+ * Enqueue a job for each due tick, as the policies allow.  Computes the time of the next check.
+ *
+ * The states of a row, and the functions that bring the row there:
+ *
+ *	state		paused	held	next_tick	last_job_id		last_error	set by
+ *	active		false	false	a tick (1)	any, or null	null		schedule(), pause(false),
+ *																	fire()
+ *	held		false	true	a tick (2)	a live job (3)	null		fire(): overlap queue
+ *	failing		false	any		as before	as before		set			schedules.c: fire() has raised
+ *																	an error; or fire(): the
+ *																	failed tick was skipped
+ *	paused		true	false	null		any, or null	any			pause(true)
+ *	restored	false	false	null		any, or null	any			trigger schedule_restored()
+ *
+ * (1) or infinity, if a recurrence rule has ended
+ * (2) the tick that waits; ahead, if the clock was put back
+ * (3) when the row was written.  The end of the job does not change the row
+ *
+ * fire() brings a failing or restored row to active or held.  run_schedule() sets last_job_id in
+ * any state.  A dormant row came by replication, and is as on the publisher.
  */
 static void
 fire(Schedule *schedule, Row *row, TimestampTz now)
 {
-	bool		allow = strcmp(row->overlap, "allow") == 0;
-	bool		queue = strcmp(row->overlap, "queue") == 0;
 	bool		changed = row->failed;
 	bool		unresolved = false; /* the error stays */
 
@@ -288,30 +342,16 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			unresolved = row->failed;
 			break;
 		}
-		if (!allow && row->last_job != 0)
-		{
-			/* publish before the check: see Schedule */
-			if (queue)
-				schedule->displaced |= publish_job(row->last_job);
-			if (jobq_scheduled_is_live(row->last_job))
-			{
-				if (!queue)
-					tick = next_after(row, now);
-				changed |= !queue || !row->held || tick != row->next_tick;
-				report_skipped(row, tick, queue ? "missed" : "overlap");
-				row->held = queue;
-				row->next_tick = tick;
-				break;
-			}
-		}
+		if (overlaps(schedule, row, now, tick, &changed))
+			break;
 		report_skipped(row, tick, "missed");
 		row->job.previous_job = row->last_job;
-		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
+		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, JOBQ_TICK_DUE);
 		row->last_tick = tick;
 		row->next_tick = next_after(row, tick);
 		row->held = false;
 		changed = true;
-		if (!allow || share_over())
+		if (row->overlap != JOBQ_OVERLAP_ALLOW || share_over())
 			break;
 	}
 
