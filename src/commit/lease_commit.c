@@ -27,6 +27,10 @@ typedef struct PendingLease
 	uint32		name;			/* hash of the kind */
 	bool		notify;			/* notify the queue if the job comes back */
 	TimestampTz until;
+
+	/* of LEASE_BUNDLE: the lives in which the bundle was made */
+	int64		leases_life;	/* JobqLeases.life */
+	int64		database_life;	/* JobqDatabase.life */
 } PendingLease;
 
 static int	nleases = 0;
@@ -152,7 +156,9 @@ void
 jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 {
 	AssertLocked(db->lock);
-	jobq_at_commit_lease(LEASE_BUNDLE, db->leases->life, db->life, bundle, 0);
+	jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, bundle, 0);
+	leases[nleases - 1].leases_life = db->leases->life;
+	leases[nleases - 1].database_life = db->life;
 }
 
 /*
@@ -176,7 +182,7 @@ static bool
 bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 {
 	AssertLocked(db->lock);
-	return pending->id == db->leases->life && pending->token == db->life;
+	return pending->leases_life == db->leases->life && pending->database_life == db->life;
 }
 
 /*

@@ -14,10 +14,10 @@
  * (jobq_at_commit_lease()).  At commit, the lease and its permits are released
  * (src/commit/lease_commit.c).  After a rollback, the lease is as before.
  *
- * db->lock is released between the check of the lease and the delete of the row.  Another
- * session may end the lease meanwhile, but must delete the row as well.  The row therefore
- * decides which of the two sessions is first.  nack(), reject() and release() may insert the row
- * again, which the scheduler must not delete at the end of the lease: see jobq_lease_leaves().
+ * db->lock is released between the check of the lease and the delete of the row.  Another process
+ * may end the lease meanwhile.  Both processes delete the same version of the row, and only one of
+ * them succeeds.  nack(), reject() and release() may insert a new version while the lease still
+ * exists.  The scheduler must not end the lease with this version: see jobq_lease_leaves().
  *
  * src/consume/ack.c
  *
@@ -179,10 +179,9 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
  * Delete the rows of jobs that are acknowledged.  The leases are checked together, and the
  * rows are read with one snapshot.  If a row cannot be deleted at once, take_row() deletes it.
  *
- * ended_some: this transaction may have ended leases before, so the lease of each job is
- * looked up among the notes of the transaction.  Otherwise this is not necessary: only a job that
- * held names twice can have ended.  The row of this job is deleted already, and take_row() raises
- * the error.
+ * ended_some: this transaction may have ended leases before, so each lease is looked up among the
+ * notes of the transaction.  Otherwise, only a job named twice by *held can have ended.  The row of
+ * this job is deleted already, and take_row() raises the error.
  */
 static void
 take_rows(JobqDatabase *db, Relation rel, const Held *held, bool ended_some, JobqJob *jobs,
@@ -357,7 +356,13 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 	error.trier = &trier;
 	jobq_log_keep_told(db, NULL, &job);
 	jobq_job_count_exception(&job);
-	job.nulls[JOB_TOGETHER - 1] = true; /* the consumer is alive */
+
+	/*
+	 * The consumer has survived an attempt of the job, which is no suspect
+	 * any more.  release() is no such proof, because the consumer may not
+	 * have begun the job.
+	 */
+	job.nulls[JOB_TOGETHER - 1] = true;
 	jobq_at_commit_lease(jobq_job_failed(rel, &job, &failure) ? LEASE_RETRY : LEASE_END,
 						 id, token, JOBQ_NONE, 0);
 	(void) jobq_lease_leaves(db, id, token);
@@ -477,8 +482,8 @@ jobq_lease_durable(JobqDatabase *db, int64 id)
  * is charged.
  *
  * If no row of jobq_internal.lease names the job, release_in_memory() suffices.  Otherwise the
- * row of the job is written anew.  The row of
- * jobq_internal.lease then names an old version, so a crash does not restore the lease.
+ * row of the job is written anew.  The row of jobq_internal.lease then names an old version, so a
+ * crash does not restore the lease.
  */
 static void
 release(int64 id, int64 token, int64 delay_ms, const Datum *payload)

@@ -163,9 +163,8 @@ extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
  * A row of jobq_internal.lease to be written.  The id is a number from the counter of tokens:
- * the token for the row of a reservation, and a new number for the row of an extension.  The
- * row identifies the versions of the jobs' rows
- * by their xmin, which VACUUM FULL and CLUSTER preserve.
+ * the token for the row of a reservation, and a new number for the row of an extension.  The row
+ * identifies the versions of the jobs' rows by their xmin, which VACUUM FULL and CLUSTER preserve.
  */
 typedef struct JobqLeaseRecord
 {

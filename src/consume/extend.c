@@ -26,7 +26,8 @@ PG_FUNCTION_INFO_V1(jobq_extend_many);
  * Takes db->lock exclusively.
  *
  * A role at its limit must still be able to extend.  The first bundle of a transaction may
- * therefore exceed the limit: another bundle is returned at the end of the transaction.
+ * therefore exceed the limit.  At the commit, the leases leave their former bundle, which is then
+ * mostly free.
  */
 static uint32
 copy_bundle(JobqDatabase *db, int64 id, int64 *row_id)

@@ -110,8 +110,8 @@ put_result(ReturnSetInfo *rsinfo, const JobqJob *job, const char *queue, int64 t
 
 /*
  * Verify the popped jobs, add the valid jobs to the result of rsinfo, and make their leases
- * durable, if the queue wants this.  Other jobs are turned away.  Returns the number of jobs in the result.  The caller
- * holds no lock.
+ * durable, if the queue wants this.  Other jobs are turned away.  Returns the number of jobs in
+ * the result.  The caller holds no lock.
  */
 int
 jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)

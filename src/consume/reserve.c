@@ -405,8 +405,8 @@ reserve_in_rounds(Reservation *reservation, TimestampTz deadline, ReturnSetInfo 
 /*
  * reserve(queues, max_jobs, lease, wait, consumer, held): lease up to max_jobs jobs for the
  * given time.  If there are none, wait for a job at most the time "wait".  Returns no row if
- * the time is over.  ERROR if an argument is invalid, the database is not served, or the role has reached
- * a limit.  Not allowed in a read-only transaction or a parallel worker.
+ * the time is over.  ERROR if an argument is invalid, the database is not served, or the role has
+ * reached a limit.  Not allowed in a read-only transaction or a parallel worker.
  */
 Datum
 jobq_reserve(PG_FUNCTION_ARGS)

@@ -40,6 +40,48 @@ typedef enum JobqLeaseState
 
 #define JOBQ_LEASE_MESSAGE	36
 
+/*
+ * The events of a lease, the process that changes it, and what happens to the other parts.  A
+ * "release" of the bundle is of one reference.  With the last one, the row is garbage.
+ *
+ *	event					process: function				bundle			job
+ *	reserve() pops the job,	session: jobq_lease_popped(),	made, or that	entry popped
+ *	work() claims it		jobq_claim()					of the call
+ *	the gate refuses		session: jobq_lease_undo()		released		by the verdict
+ *	reserve() commits		session: leases_commit()		kept			not touched
+ *	reserve() rolls back	session: leases_abort()			released; its	handed over again
+ *															row is void
+ *	extend() commits		session: leases_commit()		another with	not touched
+ *															its own row, if
+ *															durable
+ *	ack() commits			session: leases_commit()		released		row is in the archive
+ *	nack(), reject(),		session: leases_commit()		released		new row, handed over; or
+ *	release() commit										a dead letter
+ *	one of these rolls back	session: leases_abort()			kept			not touched
+ *	expiry					scheduler: leases.c, then		released		as nack(), or without a
+ *							leases_commit()									charge
+ *	the job is cancelled,	the session that ends the job:	released		ended by this session
+ *	moved or dropped		leases_commit()
+ *	the row of the job is	scheduler: leases_forget.c		released		gone
+ *	gone without a note
+ *	start of the server		scheduler: leases_load.c, from	made from the	not touched
+ *							the row							row
+ *
+ * The values that identify something:
+ *
+ *	token			the leases of a call of reserve().  Set by jobq_lease_add(), and by
+ *					leases_load.c for a job that was reserved again.  extend() keeps the token
+ *	row.id			a row of jobq_internal.lease: the token for the row of reserve(), and a new
+ *					number for a row of extend().  Set by jobq_lease_row() and leases_load.c
+ *	bundle			the consumer, and the row with the current end of the lease.  Set by
+ *					jobq_lease_add() and jobq_lease_move()
+ *	bundle->since	the time of reserve(), from which the job's timeout counts.  Copied by extend()
+ *	lease->since	the time at which "until" was computed.  Set by jobq_lease_add() and
+ *					jobq_lease_move()
+ *
+ * jobq_leases_put_back() corrects both times after the clock was put back.
+ */
+
 typedef struct JobqLease
 {
 	int64		id;				/* of the job */

@@ -43,7 +43,7 @@ typedef struct JobqCron
 	bool		real_time;		/* any hour: follows real time */
 } JobqCron;
 
-/* Which ticks that could not be checked in time get a job (worker/scheduler/ticks.c). */
+/* The policy for ticks that could not be checked in time: see worker/scheduler/ticks.c. */
 typedef enum JobqMissed
 {
 	JOBQ_MISSED_SKIP,
@@ -51,7 +51,7 @@ typedef enum JobqMissed
 	JOBQ_MISSED_ALL
 }			JobqMissed;
 
-/* What happens to a tick while the last job of the schedule is live. */
+/* The policy for a tick while the last job of the schedule is live. */
 typedef enum JobqOverlap
 {
 	JOBQ_OVERLAP_ALLOW,			/* the tick gets a job */
@@ -87,7 +87,7 @@ typedef struct JobqScheduledJob
 	int64		previous_job;	/* previous job, or 0 */
 } JobqScheduledJob;
 
-/* What the job of a schedule is made for. */
+/* The purpose for which the job of a schedule is made. */
 typedef enum JobqTickFor
 {
 	JOBQ_TICK_CHECK,			/* to check the definition of the schedule,

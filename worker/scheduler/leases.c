@@ -283,9 +283,9 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * Count the leases of the same reservation held together with each of these leases.
- * The leases keep the number, so that the last lease, which may end much later, does
- * not look like a lease held alone.
+ * For each of these leases, count the leases with the same token.  All leases with this token
+ * store the number.  Otherwise the last lease of a reservation, which may expire much later, would
+ * look like a lease held alone.
  */
 static void
 count_lost(Ended *ended, int n)
@@ -413,8 +413,10 @@ end_lease(void *arg)
  * consumer can hold several reservations, the job must also be a suspect already,
  * because more jobs may have been reserved after the job.
  *
- * Each loss either charges the job, or makes the next reservation smaller.  A job to be
- * started at most once is charged without proof.
+ * Each loss either charges the job, or makes the next reservation smaller.  Two kinds of jobs are
+ * charged in any case, without a look at the table: a job to be started at most once, because it may
+ * have begun; and a job whose timeout has expired after an extension, because its consumer had begun
+ * the job.
  *
  *	lost with			held = unknown	held = 0				held > 0
  *	other leases		no				no						no
@@ -427,7 +429,7 @@ static bool
 is_charged(const JobqJob *job, const Ended *lease)
 {
 	if (job_only_once(job) || (lease->late && lease->extended))
-		return true;			/* may have begun; has, if extended */
+		return true;
 	if (lease->lost > 1)
 		return false;
 	if (lease->held < 0 || (lease->held == 0 && job_suspect(job)))
