@@ -250,3 +250,6 @@ SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL AND state <> 'expired';
 TRUNCATE test.trace;
 -- work() with wrong limits
 SELECT c.call, e.* FROM unnest(ARRAY['max_jobs => -1', 'max_time => ''-1 s''', 'max_time => ''1000000 years''']) c (call), test.error('CALL jobq.work(' || c.call || ')') e;
+-- a queue that does not exist, alone and behind another queue; only "default" may be missing
+SELECT c.call, e.* FROM unnest(ARRAY['CALL jobq.work(''{misspelled}'')', 'CALL jobq.work(''{manual,misspelled}'', once => true)',
+	'SELECT jobq.run_due(''{misspelled}'')', 'SELECT jobq.run_due(''{NULL}'')', 'SELECT jobq.run_due(''{default}'')']) c (call), test.error(c.call) e;

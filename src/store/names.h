@@ -324,6 +324,7 @@ extern List *jobq_queue_paused_tenants(int32 id);
 extern List *jobq_queue_paused_kinds(int32 id);
 extern bool jobq_queue_pauses(int32 id, bool kind, const char *name);
 extern int32 jobq_existing_queue(const char *name);
+extern void jobq_require_known_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
 extern int	jobq_word_number(const char *words, const char *word);
 

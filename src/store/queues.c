@@ -435,6 +435,17 @@ jobq_queue_pauses(int32 id, bool kind, const char *name)
 	return false;
 }
 
+static void
+find_queue(const char *name, JobqQueue *queue)
+{
+	jobq_require(JOBQ_MAY_ALL);
+	if (jobq_queue_by_name(name, false, queue) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name),
+				 errhint("The view jobq.queues shows those that do; jobq.create_queue() creates one.")));
+}
+
 /*
  * Return the id of the queue with this name.  ERROR if there is none, or if the current user
  * may not see the queue.  A role without any privilege on jobq does not learn which queues
@@ -445,14 +456,22 @@ jobq_existing_queue(const char *name)
 {
 	JobqQueue	queue;
 
-	jobq_require(JOBQ_MAY_ALL);
-	if (jobq_queue_by_name(name, false, &queue) == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("queue \"%s\" does not exist", name),
-				 errhint("The view jobq.queues shows those that do; jobq.create_queue() creates one.")));
+	find_queue(name, &queue);
 	jobq_require_visible(&queue);
 	return queue.id;
+}
+
+/*
+ * ERROR if there is no queue with this name.  The queue "default" may be missing, because the
+ * first job creates this queue, whatever the settings.
+ */
+void
+jobq_require_known_queue(const char *name)
+{
+	JobqQueue	queue;
+
+	if (strcmp(name, "default") != 0)
+		find_queue(name, &queue);
 }
 
 /* Like jobq_existing_queue(), but creates the queue "default" if needed. */

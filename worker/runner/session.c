@@ -69,6 +69,7 @@ static void run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent 
 						   TimestampTz started_at);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
 					   JobqJob *job, int64 *token);
+static void require_queues(ArrayType *queues);
 
 static Datum
 array_of(ArrayBuildState *state, Oid type)
@@ -392,9 +393,25 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 }
 
 /*
+ * ERROR if one of the queues does not exist: a misspelled name would wait for jobs forever.
+ * No privilege for the queue is needed, because a role may always run its own jobs.
+ */
+static void
+require_queues(ArrayType *queues)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(queues, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		jobq_require_known_queue(nulls[i] ? "" : TextDatumGetCString(names[i]));
+}
+
+/*
  * run_next(queues): run a single ready job of these queues in strict order, or of any queue,
  * and return its id.  Returns null if there is none.  Returns 0 if jobs were charged with a
- * crash; the caller commits this first.
+ * crash; the caller commits this first.  ERROR if a queue does not exist.
  */
 Datum
 jobq_run_next(PG_FUNCTION_ARGS)
@@ -421,6 +438,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	 */
 	if (commits && IsUnderPostmaster && (db = jobq_loaded_database()) != NULL)
 		jobq_refuse_copy(db, "jobq.work()");
+	if (!PG_ARGISNULL(0))
+		require_queues(PG_GETARG_ARRAYTYPE_P(0));
 	rel = jobq_open_jobs();
 	if (charge_crashed(rel))
 	{
