@@ -244,6 +244,29 @@ SELECT test.say('ack', '"late parcel"');
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'parcels';
 SELECT jobq.test_clock('0') \g /dev/null
 
+-- an extension committed after the end of the lease is an error; other leases extended by the transaction still expire
+SELECT test.post('"open"'), test.post('"closed"', 1);
+SELECT * FROM test.reserve(lease => '10 min');
+SELECT * FROM test.reserve(lease => '1 min');
+BEGIN;
+SELECT test.say('extend', '"closed"', ', ''1 h'''), test.say('extend', '"open"', ', ''1 h''');
+SELECT jobq.test_clock('2 min') \g /dev/null
+SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 1');
+\set VERBOSITY sqlstate
+COMMIT;
+\set VERBOSITY default
+SELECT what, state, attempt FROM unnest('{"\"open\"", "\"closed\""}'::jsonb[]) what, test.fate(what);
+SELECT jobq.test_clock('11 min') \g /dev/null
+SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE payload IN ('"open"', '"closed"');
+SELECT jobq.test_clock('0') \g /dev/null
+-- a job that is named twice is extended once
+SELECT test.post('"twice"');
+SELECT * FROM test.reserve();
+SELECT jobq.extend_many(ARRAY[id, id], ARRAY[token, token], '10 min') FROM test.held WHERE payload = '"twice"';
+SELECT cardinality(job_ids) FROM jobq_internal.lease l JOIN test.held h USING (token) WHERE payload = '"twice"' ORDER BY l.id DESC LIMIT 1;
+SELECT test.say('ack', '"twice"');
+
 -- a rolled back reservation returns the jobs and their attempts at once
 CALL test.settle();
 SELECT test.post('"one"'), test.post('"two"'), test.post('"three"');

@@ -243,7 +243,7 @@ extern void jobq_before_commit_prepared(void);
 extern void jobq_lease_room(int n);
 extern bool jobq_leases_noted(void);
 extern bool jobq_lease_is_ended(int64 id);
-extern bool jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token);
+extern bool jobq_lease_leaves(JobqDatabase *db);
 extern void jobq_at_commit_lease_back(int64 id, int64 token, bool notify);
 extern void jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind,
 									   bool notify);

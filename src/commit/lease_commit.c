@@ -26,6 +26,7 @@ typedef struct PendingLease
 	uint32		stat;			/* number of the job's counters */
 	uint32		name;			/* hash of the kind */
 	bool		notify;			/* notify the queue if the job comes back */
+	bool		marked;			/* this note has marked the lease as LEAVING */
 	TimestampTz until;
 
 	/* of LEASE_BUNDLE: the lives in which the bundle was made */
@@ -83,34 +84,87 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 	lease->stat = JOBQ_NONE;
 	lease->name = 0;
 	lease->notify = false;
+	lease->marked = false;
 	lease->until = until;
 }
 
 /*
- * Mark the lease as being ended by its holder, after the end was noted.  The scheduler then
+ * Mark the lease as LEAVING for this note, and return whether the lease had not expired.  A
+ * pending lease does not expire.  The caller holds db->lock exclusively.
+ */
+static bool
+leaves(JobqDatabase *db, PendingLease *pending)
+{
+	JobqLease  *lease = jobq_lease_find(db, pending->id);
+
+	AssertExclusive(db->lock);
+	if (lease == NULL || lease->token != pending->token)
+		return false;
+	if (lease->state == JOBQ_LEASE_PENDING)
+		return true;
+	if (lease->state == JOBQ_LEASE_HELD)
+	{
+		jobq_lease_to(db, lease, JOBQ_LEASE_LEAVING);
+		pending->marked = true;
+	}
+	return lease->until > jobq_now();
+}
+
+/*
+ * Mark the lease of the last note as being ended by its holder.  The scheduler then
  * does not end the lease, even if the lease expires before this transaction is over.  The same
  * holds while the job's new row is visible and the lease still exists.  A rollback removes the
  * mark.  Takes db->lock.
  *
- * Returns whether the lease had not expired.  Then the scheduler has not begun to end the
- * lease: the scheduler reads the clock before it takes the lock, this function afterwards.
+ * Returns true if the lease has not expired.  The scheduler has then not begun to end the lease:
+ * it reads the clock before it takes the lock, this function afterwards.
  */
 bool
-jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
+jobq_lease_leaves(JobqDatabase *db)
 {
-	JobqLease  *lease;
-	bool		in_time = false;
+	bool		in_time;
 
+	Assert(nleases > 0);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	lease = jobq_lease_find(db, id);
-	if (lease != NULL && lease->token == token)
-	{
-		in_time = lease->until > jobq_now();
-		if (lease->state == JOBQ_LEASE_HELD)
-			jobq_lease_to(db, lease, JOBQ_LEASE_LEAVING);
-	}
+	in_time = leaves(db, &leases[nleases - 1]);
 	LWLockRelease(db->lock);
 	return in_time;
+}
+
+/*
+ * Before the commit: ERROR if a lease that this transaction extends has expired or was ended
+ * meanwhile.  Until the end of the commit, the scheduler does not end these leases.  Takes
+ * db->lock exclusively.
+ */
+static void
+leases_before_commit(void)
+{
+	JobqDatabase *db = jobq_my_database();
+	bool		extends = false;
+	bool		ends = false;
+	const PendingLease *lost = NULL;
+
+	for (int i = 0; i < nleases && !extends; i++)
+		extends = leases[i].action == LEASE_EXTEND;
+	if (db == NULL || !extends)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = nleases - 1; i >= 0 && lost == NULL; i--)
+	{
+		PendingLease *pending = &leases[i];
+
+		if (pending->action != LEASE_EXTEND)
+			ends |= pending->action != LEASE_BUNDLE && pending->action != LEASE_TAKE;
+		else if (!(ends && jobq_lease_is_ended(pending->id)) &&
+				 !leaves(db, pending))
+			lost = pending;
+	}
+	LWLockRelease(db->lock);
+	if (lost != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_LEASE_LOST),
+				 errmsg("the lease of job " INT64_FORMAT " has ended before its extension was committed", lost->id),
+				 errhint("Commit the call of jobq.extend() at once, in a transaction of its own.")));
 }
 
 /*
@@ -272,6 +326,8 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 					   (made != NULL && made->bundle == bundle));
 				if (bundle != JOBQ_NONE && !bundle_lives(db, made))
 					bundle = JOBQ_NONE;
+				if (pending->marked)
+					jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 				jobq_lease_move(db, lease, bundle, pending->until);
 				if (lease->until < db->wake_at)
 					wake->scheduler = true;
@@ -290,7 +346,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The end of the lease was rolled back: the scheduler watches the lease again.
+ * The end or the extension of the lease was rolled back: the scheduler watches the lease again.
  */
 static void
 stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
@@ -298,8 +354,7 @@ stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
 	JobqLease  *lease = jobq_lease_find(db, pending->id);
 
 	AssertExclusive(db->lock);
-	if (lease == NULL || lease->token != pending->token ||
-		lease->state != JOBQ_LEASE_LEAVING)
+	if (lease == NULL || lease->token != pending->token || !pending->marked)
 		return;
 	jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
@@ -349,7 +404,7 @@ leases_abort(SubTransactionId since)
 			}
 		}
 		else if (pending->action == LEASE_END || pending->action == LEASE_RETRY ||
-				 pending->action == LEASE_BACK)
+				 pending->action == LEASE_BACK || pending->action == LEASE_EXTEND)
 			stays(db, pending, &wake);
 	}
 	jobq_unlock(db, &wake);
@@ -395,6 +450,7 @@ const JobqCommitBooks lease_books =
 {
 	.noted = jobq_leases_noted,
 	.pending = leases_pending,
+	.before_commit = leases_before_commit,
 	.commit = leases_commit,
 	.abort = leases_abort,
 	.check_prepare = leases_check_prepare,

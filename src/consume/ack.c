@@ -365,7 +365,7 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 	job.nulls[JOB_TOGETHER - 1] = true;
 	jobq_at_commit_lease(jobq_job_failed(rel, &job, &failure) ? LEASE_RETRY : LEASE_END,
 						 id, token, JOBQ_NONE, 0);
-	(void) jobq_lease_leaves(db, id, token);
+	(void) jobq_lease_leaves(db);
 	table_close(rel, NoLock);
 }
 
@@ -445,7 +445,7 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 	JobqJob		job;
 
 	jobq_at_commit_lease_back(lease->id, lease->token, jobq_relay_tells(queue));
-	if (!jobq_lease_leaves(db, lease->id, lease->token))
+	if (!jobq_lease_leaves(db))
 		jobq_lease_lost(lease->id);
 	jobq_notify_queue(queue);
 	if (!jobq_read_held(rel, lease, &job))
@@ -503,7 +503,7 @@ release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
 		if (delay_ms > 0)
 			jobq_job_set_run_at(&job, jobq_now() + delay_ms * 1000);
 		jobq_at_commit_lease(LEASE_RETRY, id, token, JOBQ_NONE, 0);
-		(void) jobq_lease_leaves(db, id, token);
+		(void) jobq_lease_leaves(db);
 		jobq_log_keep_told(db, NULL, &job);
 		if (payload != NULL)
 			set_payload(&job, *payload);

@@ -90,6 +90,7 @@ typedef struct Reservation
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
 	int64		token;			/* of their leases; 0: no job yet */
+	TimestampTz until;			/* of their leases */
 
 	/* for the whole call */
 	uint32		bundle;			/* of the leases, or JOBQ_NONE */
@@ -124,6 +125,7 @@ extern void jobq_get_result(FunctionCallInfo fcinfo, int arg,
 							JobqResults *results);
 extern void jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
 							 JobqResults *results);
+extern void jobq_distinct_held(Held *held);
 extern void jobq_sort_held(Held *held, JobqResults *results);
 extern Interval *jobq_interval_arg(FunctionCallInfo fcinfo, const char *name);
 

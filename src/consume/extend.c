@@ -67,14 +67,14 @@ copy_bundle(JobqDatabase *db, int64 id, int64 *row_id)
 /*
  * Set new expiry times, counted from now, for the leases of *held.  Durable leases get an
  * additional row of jobq_internal.lease.  The row of the reservation stays unchanged, because
- * it may name other jobs, too.  ERROR if a lease is lost.
+ * it may name other jobs, too.  ERROR if a lease is lost, also at commit.
  *
  * A lease in memory stays in memory, even if its queue has become durable.  Otherwise the new
  * row would restore the lease after a crash, although a concurrent release() in memory has ended
  * the lease.
  */
 static void
-extend(const Held *held, Interval *interval, const char *function)
+extend(Held *held, Interval *interval, const char *function)
 {
 	JobqDatabase *db = jobq_served_database(function);
 	TimestampTz until = jobq_now() +
@@ -83,6 +83,7 @@ extend(const Held *held, Interval *interval, const char *function)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int			done = 0;
 
+	jobq_distinct_held(held);
 	jobq_lease_room(2 * held->n);
 	while (done < held->n)
 	{
@@ -97,7 +98,7 @@ extend(const Held *held, Interval *interval, const char *function)
 		};
 		int			first = done;
 
-		/* one row for each run of consecutive jobs with the same token */
+		/* one row for the jobs with the same token */
 		while (done < held->n && held->tokens[done] == token)
 		{
 			JobqLease	lease = jobq_check_lease(db, held->ids[done], token, NULL);

@@ -28,6 +28,7 @@ typedef struct HeldJob
 
 static void check_call(FunctionCallInfo fcinfo, const char *function, const char *needed);
 static int	compare_held(const void *a, const void *b);
+static int	compare_tokens(const void *a, const void *b);
 
 static void
 check_call(FunctionCallInfo fcinfo, const char *function, const char *needed)
@@ -161,6 +162,43 @@ compare_held(const void *a, const void *b)
 	if (job->id != other->id)
 		return job->id < other->id ? -1 : 1;
 	return job->number - other->number;
+}
+
+static int
+compare_tokens(const void *a, const void *b)
+{
+	const HeldJob *job = a;
+	const HeldJob *other = b;
+
+	if (job->token != other->token)
+		return job->token < other->token ? -1 : 1;
+	return job->id == other->id ? 0 : job->id < other->id ? -1 : 1;
+}
+
+/*
+ * Sort the jobs by token and id, and remove jobs that are named twice.
+ */
+void
+jobq_distinct_held(Held *held)
+{
+	HeldJob    *jobs = palloc(sizeof(HeldJob) * (held->n + 1));
+	int			n = 0;
+
+	for (int i = 0; i < held->n; i++)
+		jobs[i] = (HeldJob)
+	{
+		held->ids[i], held->tokens[i], i
+	};
+	qsort(jobs, held->n, sizeof(HeldJob), compare_tokens);
+	for (int i = 0; i < held->n; i++)
+	{
+		if (i > 0 && compare_tokens(&jobs[i - 1], &jobs[i]) == 0)
+			continue;
+		held->ids[n] = jobs[i].id;
+		held->tokens[n++] = jobs[i].token;
+	}
+	held->n = n;
+	pfree(jobs);
 }
 
 /*

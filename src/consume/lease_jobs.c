@@ -125,7 +125,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	};
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
-	TimestampTz until = now + reservation->lease_ms * 1000;
+	TimestampTz until = reservation->until;
 	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
 	TransactionId *versions = palloc(sizeof(TransactionId) *
 									 reservation->npopped);

@@ -238,14 +238,14 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 		JobqLeaseBundle *bundle = &db->leases->bundles[reservation->bundle];
 
 		reservation->token = jobq_lease_token(db);
+		reservation->until = now + reservation->lease_ms * 1000;
 		bundle->pid = MyProcPid;
 		bundle->since = now;
 		bundle->held = reservation->held;
 		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
 		bundle->client = reservation->client;
 	}
-	lease = jobq_lease_add(db, job, reservation->token,
-						   now + reservation->lease_ms * 1000,
+	lease = jobq_lease_add(db, job, reservation->token, reservation->until,
 						   reservation->bundle);
 	Assert(lease != NULL);
 	jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,

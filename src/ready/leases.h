@@ -24,7 +24,9 @@
  *	 FREE <-----------------+-----------------+----------------------------------+
  *
  * nack(), reject() and release() mark the lease as LEAVING, because the job may have a row
- * while the old lease still exists.  The scheduler must not end the lease with this row.
+ * while the old lease still exists.  The scheduler must not end the lease with this row.  A
+ * transaction with extend() marks the lease during its commit, and the lease is HELD again
+ * afterwards.
  */
 typedef enum JobqLeaseState
 {
@@ -34,8 +36,8 @@ typedef enum JobqLeaseState
 	JOBQ_LEASE_HELD,			/* -> LEAVING, FREE; -> HELD if the scheduler
 								 * has read the row before the reserving
 								 * session reports its commit */
-	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease; ->
-								 * FREE, or HELD if it rolls back */
+	JOBQ_LEASE_LEAVING,			/* an open transaction ends or extends the
+								 * lease; -> FREE, or HELD if it rolls back */
 } JobqLeaseState;
 
 #define JOBQ_LEASE_MESSAGE	36
