@@ -15,8 +15,8 @@
  * (src/commit/lease_commit.c).  After a rollback, the lease is as before.
  *
  * db->lock is released between the check of the lease and the delete of the row.  Another process
- * may end the lease meanwhile.  Both processes delete the same version of the row, and only one of
- * them succeeds.  nack(), reject() and release() may insert a new version while the lease still
+ * may end the lease meanwhile.  Both processes delete the same version of the row, and only one process
+ * succeeds.  nack(), reject() and release() may insert a new version while the lease still
  * exists.  The scheduler must not end the lease with this version: see jobq_lease_leaves().
  *
  * src/consume/ack.c
@@ -358,9 +358,9 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 	jobq_job_count_exception(&job);
 
 	/*
-	 * The consumer has survived an attempt of the job, which is no suspect
-	 * any more.  release() is no such proof, because the consumer may not
-	 * have begun the job.
+	 * The consumer has survived an attempt, so the job is no suspect any
+	 * more.  release() does not clear the column, because the consumer may
+	 * not have begun the job.
 	 */
 	job.nulls[JOB_TOGETHER - 1] = true;
 	jobq_at_commit_lease(jobq_job_failed(rel, &job, &failure) ? LEASE_RETRY : LEASE_END,

@@ -13,7 +13,7 @@
  * and its turn has changed.
  *
  * The lanes of a limiter's key have separate heaps, from which no process pops: see keyed.c.
- *  The heap of each lane is determined in place.c.
+ * The heap of each lane is determined in place.c.
  *
  * src/ready/heap.c
  *

@@ -15,7 +15,7 @@
 #include "schedule/schedule.h"
 #include "store/store.h"
 
-/* Return the number of the word among the words of the option.  ERROR if it is none of them. */
+/* Return the number of the word among the words of the option.  ERROR if the word is unknown. */
 static int
 parse_word(const char *option, const char *words, const char *word)
 {

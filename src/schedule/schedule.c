@@ -78,7 +78,7 @@ enum
 #define MAX_NAME	127
 
 /*
- * A call of schedule(): the row that it describes, as parameters of the queries, and the parsed
+ * A call of schedule(): the row of the schedule, as parameters of the queries, and the parsed
  * expression.
  */
 typedef struct Call
