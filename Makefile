@@ -66,6 +66,12 @@ $(error "$(PG_CONFIG)" belongs to a PostgreSQL without the server's development 
 there is no $(PGXS). Install them, for example the package postgresql-server-dev-15, \
 or say make PG_CONFIG=/path/to/pg_config)
 endif
+# A build uses all processors unless -j is given.  Several goals, as in "make clean all", are made
+# one after another.
+ifeq ($(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+endif
+
 include $(PGXS)
 
 # VPATH builds: PGXS does not create the folders that objects go to, and a
@@ -93,6 +99,13 @@ install-manual:
 uninstall-manual:
 	cd '$(DESTDIR)$(manualdir)' 2>/dev/null && rm -f README.md LICENSE doc/*.md doc/*.png doc/*.svg || true
 	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)' 2>/dev/null
+
+# Bitcode takes half of the time of a build.
+ifeq ($(with_llvm)$(MAKELEVEL)$(findstring s,$(firstword -$(MAKEFLAGS))),yes0)
+ifneq ($(filter all,$(or $(MAKECMDGOALS),all)),)
+$(info bitcode for JIT is built, too; with_llvm=no leaves it out)
+endif
+endif
 
 # PGXS leaves installed bitcode if the removal runs with with_llvm=no.
 .PHONY: uninstall-bitcode
