@@ -298,6 +298,33 @@ flight_clear_culprit(const JobqCulprit *culprit)
 }
 
 /*
+ * Is the job of this database a culprit that must be charged before it begins?  crashes, suspect:
+ * according to its row.  No culprit is added while a server process lives, so a process without
+ * culprits does not search again.
+ */
+bool
+flight_accuses(int64 id, int crashes, bool suspect)
+{
+	static bool none = false;
+	bool		any = false;
+	JobqCulprit culprit;
+
+	if (none || kept == NULL)
+		return false;
+	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
+	{
+		any = true;
+		if (culprit.nmembers == 0 && culprit.job_id == id && culprit.crashes == crashes)
+			return true;
+		for (int i = 0; i < culprit.nmembers && crashes == 0 && !suspect; i++)
+			if (culprit.members[i] == id)
+				return true;
+	}
+	none = !any;
+	return false;
+}
+
+/*
  * Read a record of the file; number 0 is the header.  The postmaster reads and writes the file
  * without mapping it, because a truncated file must not harm the postmaster.  A record that
  * cannot be written is not charged.

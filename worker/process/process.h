@@ -79,6 +79,7 @@ extern void flight_open(bool create);
 extern void flight_judge(void);
 extern bool flight_culprit(Oid dboid, int *next, JobqCulprit *culprit);
 extern void flight_clear_culprit(const JobqCulprit *culprit);
+extern bool flight_accuses(int64 id, int crashes, bool suspect);
 extern void flight_accuse(int pid, int starter);
 extern void flight_outlive(void);
 extern void flight_attach(bool session);

@@ -29,7 +29,9 @@
 #define LOOKS		500
 #define LOOK_PAUSE	10
 
+static void end_stopped(Relation rel, JobqJob *job, const LostAttempt *lost, int attempt);
 static bool is_charged(const LostAttempt *lost, const JobqJob *job);
+static bool is_own(Relation rel, const JobqCulprit *culprit);
 
 /*
  * Charge an attempt in the caller's transaction, unless it was charged before.  The active
@@ -60,11 +62,8 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	{
 		if (!jobq_job_delete(rel, &job))
 			return LOST_TAKEN;
-		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(lost->attempt + 1));
-		jobq_archive(&job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0,
-					 NULL);
-		jobq_cancel_asked(rel, &job);
-		return LOST_GONE;
+		end_stopped(rel, &job, lost, lost->attempt);
+		return LOST_ENDED;
 	}
 	handler = jobq_handler(jobq_job_kind(&job), &buffer);
 	failure.final = lost->stop == JOBQ_STOP_TIMEOUT &&
@@ -88,7 +87,19 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	if (!jobq_job_delete(rel, &job))
 		return LOST_TAKEN;
 	failure.charge = !leased;
-	return jobq_job_failed(rel, &job, &failure) ? LOST_LIVE : LOST_GONE;
+	return jobq_job_failed(rel, &job, &failure) ? LOST_LIVE : LOST_ENDED;
+}
+
+/*
+ * The lost worker was to stop this job, because of cancel(): cancel the job.  The caller has
+ * deleted the job's row.  attempt: attempts charged before.
+ */
+static void
+end_stopped(Relation rel, JobqJob *job, const LostAttempt *lost, int attempt)
+{
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt + 1));
+	jobq_archive(job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0, NULL);
+	jobq_cancel_asked(rel, job);
 }
 
 /*
@@ -115,11 +126,10 @@ is_charged(const LostAttempt *lost, const JobqJob *job)
 /*
  * The process is gone that ran this job together with others, and any of them may be the
  * cause.  Make the job a suspect, which runs alone, without a charge.  Does nothing if the job
- * has finished or is a suspect already.  Returns LOST_TAKEN if another session has locked the
- * row.  njobs: for the job's log.
+ * has finished or is a suspect already.  njobs: for the job's log.  slot: of the worker, or NULL.
  */
 static LostCharge
-suspect(Relation rel, int64 id, int njobs)
+suspect(Relation rel, int64 id, int njobs, JobqSlot *slot)
 {
 	JobqJob		job;
 
@@ -137,14 +147,15 @@ suspect(Relation rel, int64 id, int njobs)
 }
 
 /*
- * Charge nobody for the end of a worker that ran these jobs together, in the caller's
- * transaction.  Jobs named by cancel() are cancelled.  Unless the worker was ended for their
- * sake, the other jobs become suspects.  stop: why the worker was asked to stop.  Returns the
- * number of jobs to be cancelled whose row is locked by another session; their ids are the
- * first elements of "locked".
+ * A worker is lost that ran these jobs together: charge none of them, in the caller's
+ * transaction.  Jobs named by cancel() are cancelled.  The other jobs become suspects, unless the
+ * worker was terminated because of cancel().  A job whose row another session has locked does not
+ * become a suspect; the job may have left the set before the call for this reason.  Returns the
+ * number of jobs to be cancelled whose row is locked; their ids are the first elements of
+ * "locked".
  */
 int
-charge_together(Relation rel, const JobqMembers *members, JobqStop stop, TimestampTz started_at,
+charge_together(Relation rel, const JobqMembers *members, const LostAttempt *lost,
 				int64 *locked)
 {
 	int			nlocked = 0;
@@ -156,8 +167,8 @@ charge_together(Relation rel, const JobqMembers *members, JobqStop stop, Timesta
 
 		if (!member->stop)
 		{
-			if (stop != JOBQ_STOP_CANCEL)
-				(void) suspect(rel, member->job, members->n);
+			if (lost->stop != JOBQ_STOP_CANCEL)
+				(void) suspect(rel, member->job, members->n, lost->slot);
 			continue;
 		}
 		if (!jobq_job_find(rel, member->job, GetActiveSnapshot(), &job))
@@ -168,14 +179,15 @@ charge_together(Relation rel, const JobqMembers *members, JobqStop stop, Timesta
 			continue;
 		}
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(member->attempt + 1));
-		jobq_archive(&job, CAUSE_STOPPED, started_at, false, (Datum) 0, NULL);
+		jobq_archive(&job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0, NULL);
 	}
 	return nlocked;
 }
 
 /*
  * Charge a job that was running in a crashed process, in the caller's transaction.  If several
- * jobs ran together, make them suspects instead.
+ * jobs ran together, make them suspects instead.  The result is then LOST_LIVE if any job has
+ * become a suspect, or else LOST_TAKEN if the row of any job is locked.
  */
 LostCharge
 charge_culprit(Relation rel, const JobqCulprit *culprit)
@@ -192,18 +204,38 @@ charge_culprit(Relation rel, const JobqCulprit *culprit)
 		return charge_lost_attempt(rel, &lost, &error);
 	for (int i = 0; i < culprit->nmembers; i++)
 	{
-		LostCharge	charged = suspect(rel, culprit->members[i], culprit->nmembers);
+		LostCharge	charged = suspect(rel, culprit->members[i], culprit->nmembers, NULL);
 
-		if (charged == LOST_TAKEN || (charged == LOST_LIVE && outcome == LOST_GONE))
+		if (charged == LOST_LIVE || (charged == LOST_TAKEN && outcome != LOST_LIVE))
 			outcome = charged;
 	}
 	return outcome;
 }
 
 /*
+ * Does the culprit run as the current user?  The jobs of a set run as the same role.  Also true
+ * if no job is left.
+ */
+static bool
+is_own(Relation rel, const JobqCulprit *culprit)
+{
+	JobqJob		job;
+
+	if (culprit->nmembers == 0)
+		return !jobq_job_find(rel, culprit->job_id, GetActiveSnapshot(), &job) ||
+			job_run_as(&job) == GetUserId();
+	for (int i = 0; i < culprit->nmembers; i++)
+		if (jobq_job_find(rel, culprit->members[i], GetActiveSnapshot(), &job))
+			return job_run_as(&job) == GetUserId();
+	return true;
+}
+
+/*
  * Charge the jobs of the current user that crashed a process, before this session runs jobs.
- * Returns true if a job was charged.  The caller then commits first, so that a crash of the
- * next job does not undo the charge.  Waits for the launcher to read the flight recorder.
+ * Returns true if a job was charged, or made a suspect.  The caller then commits first, so that a
+ * crash of the next job does not undo the charge.  A job whose row is locked is left for the next
+ * call, and does not begin before (charge_pending()).  Waits for the launcher to read the flight
+ * recorder.
  *
  * The record is cleared at the next call, in another transaction, once the charge is durable.
  */
@@ -238,30 +270,37 @@ charge_crashed(Relation rel)
 
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
-		JobqJob		job;
-
-		if (culprit.nmembers > 0)
+		if (!is_own(rel, &culprit))
+			continue;
+		switch (charge_culprit(rel, &culprit))
 		{
-			LostCharge	charged = charge_culprit(rel, &culprit);
-
-			some |= charged == LOST_LIVE || charged == LOST_TAKEN;
-			if (charged == LOST_GONE)
-			{
+			case LOST_LIVE:
+			case LOST_ENDED:
+				some = true;
+				break;
+			case LOST_GONE:
+			case LOST_BEFORE:
 				(void) jobq_flush();
 				flight_clear_culprit(&culprit);
-			}
+				break;
+			case LOST_TAKEN:
+				break;
 		}
-		else if (!jobq_job_find(rel, culprit.job_id, GetActiveSnapshot(), &job) ||
-				 DatumGetInt16(JOB(&job, JOB_CRASHES)) != culprit.crashes)
-		{
-			(void) jobq_flush();
-			flight_clear_culprit(&culprit);
-		}
-		else if (job_run_as(&job) == GetUserId() &&
-				 charge_culprit(rel, &culprit) != LOST_TAKEN)
-			some = true;
 	}
 	if (some)
 		charged_in = GetTopTransactionIdIfAny();
+	Assert(!some || TransactionIdIsValid(charged_in));
 	return some;
+}
+
+/*
+ * Must this job be charged with a crash before it begins?  True as long as another session has
+ * locked the row.  The process that charges the job writes a new version of the row, and thereby
+ * hands the job over.
+ */
+bool
+charge_pending(const JobqJob *job)
+{
+	return flight_accuses(job_id(job), DatumGetInt16(JOB(job, JOB_CRASHES)),
+						  job_suspect(job));
 }

@@ -33,7 +33,7 @@ bool
 may_join(const JobqJob *job)
 {
 	return DatumGetInt16(JOB(job, JOB_CRASHES)) == 0 && !job_suspect(job) &&
-		job_group(job) == 0 && !job_leased(job) &&
+		job_group(job) == 0 && !job_leased(job) && !charge_pending(job) &&
 		(JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
 		 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START);
 }

@@ -68,6 +68,7 @@ typedef struct Piece
 
 /* worker/runner/charge.c */
 extern bool charge_crashed(Relation rel);
+extern bool charge_pending(const JobqJob *job);
 
 /* worker/runner/allowance.c */
 extern void allowance_begin(const JobqHandler *handler);

@@ -135,6 +135,12 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		run->slot->retire = true;
 		verdict = JOBQ_TAKEN;
 	}
+	else if (charge_pending(&job))
+	{
+		/* the scheduler charges the job first */
+		jobq_row_is_taken(rel, &job, run->slot->holding->permits.group);
+		verdict = JOBQ_TAKEN;
+	}
 	else
 		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
 							now, &first);

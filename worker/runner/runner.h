@@ -52,19 +52,29 @@ typedef struct LostAttempt
 	JobqSlot   *slot;			/* of the worker, or NULL */
 } LostAttempt;
 
+/*
+ * What became of a lost attempt.  A charge is repeated, after the commit, until nothing is
+ * charged any more.  Then the last charge is durable, and the record of the attempt may go.
+ */
 typedef enum LostCharge
 {
-	LOST_GONE,					/* the job does not run again */
-	LOST_LIVE,					/* the job runs again */
-	LOST_BEFORE,				/* the job runs again; charged before */
-	LOST_TAKEN,					/* row is locked: nothing was done */
+	LOST_GONE,					/* the job had finished */
+	LOST_ENDED,					/* charged now; the job does not run again */
+	LOST_LIVE,					/* charged now, or made a suspect; the job
+								 * runs again */
+	LOST_BEFORE,				/* charged before; the job runs again */
+	LOST_TAKEN,					/* another session has the row, and nothing
+								 * was written.  If the attempt had the row
+								 * before, the caller tries again after the
+								 * session, and the job does not begin until
+								 * then */
 } LostCharge;
 
 /* worker/runner/charge.c */
 extern LostCharge charge_lost_attempt(Relation rel, const LostAttempt *lost,
 									  const JobqError *error);
-extern int	charge_together(Relation rel, const JobqMembers *members, JobqStop stop,
-							TimestampTz started_at, int64 *locked);
+extern int	charge_together(Relation rel, const JobqMembers *members,
+							const LostAttempt *lost, int64 *locked);
 extern LostCharge charge_culprit(Relation rel, const JobqCulprit *culprit);
 
 /* worker/runner/procedure.c */

@@ -234,7 +234,7 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 			/* the queue may have changed since the row was written */
 			jobq_set_flow(job);
 			jobq_set_group_right(job);
-			if (job_run_as(job) != GetUserId())
+			if (job_run_as(job) != GetUserId() || charge_pending(job))
 			{
 				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
 				continue;

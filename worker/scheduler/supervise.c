@@ -24,9 +24,6 @@
 /* Leased rows whose lease could not be ended, for a retry. */
 #define MAX_LEFT			64
 
-/* Milliseconds between two attempts to charge a culprit at the start. */
-#define LOAD_PAUSE			10
-
 /* An attempt for the scheduler to charge: of a lost worker, or of a culprit. */
 typedef struct Charge
 {
@@ -67,6 +64,8 @@ static bool charge_worker(JobqSlot *slot, const JobqRun *run, TimestampTz now,
 static void charge(void *arg);
 static void charge_all(const Charge *this, Relation rel);
 static void see_to_uncharged(const LostAttempt *lost, Relation rel);
+pg_noreturn static void row_is_locked(void);
+static void charge_culprits(TimestampTz now, TimestampTz *wake);
 static void hand_over(int64 id, TimestampTz now);
 static void find_ready(void *arg);
 static void end_lease(void *arg);
@@ -95,6 +94,7 @@ run(TimestampTz now)
 	TimestampTz wake = DT_NOEND;
 
 	end_left(now, &wake);
+	charge_culprits(now, &wake);
 	reap(now, &wake, false);
 	owed_cancel(now, &wake);
 	wake = Min(wake, end_overstayers(now));
@@ -104,7 +104,7 @@ run(TimestampTz now)
 
 /*
  * A worker that begins a job with a timeout wakes the scheduler only if the timeout
- * ends before the planned wake time (claim() in worker/runner/run.c).  A job begun
+ * ends before the planned wake time (claim() in worker/runner/claim.c).  A job begun
  * after the last check of its slot is seen here.
  */
 static TimestampTz
@@ -314,17 +314,27 @@ charge(void *arg)
 	this->charged = this->lost != NULL
 		? charge_lost_attempt(rel, this->lost, this->error)
 		: charge_culprit(rel, this->culprit);
-	if (this->lost != NULL && this->charged == LOST_TAKEN)
+	if (this->charged == LOST_TAKEN && this->culprit != NULL)
+		row_is_locked();
+	if (this->charged == LOST_TAKEN)
 		see_to_uncharged(this->lost, rel);
 	table_close(rel, NoLock);
 
 	/* otherwise the job would run again after the session is done */
-	if (this->charged == LOST_TAKEN && this->lost != NULL &&
-		this->lost->stop == JOBQ_STOP_CANCEL &&
+	if (this->charged == LOST_TAKEN && this->lost->stop == JOBQ_STOP_CANCEL &&
 		jobq_owe_cancel(my_db, this->lost->job_id) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("another session has its row")));
+		row_is_locked();
+}
+
+/*
+ * The attempt cannot be charged before another session has released the job's row.
+ */
+static void
+row_is_locked(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("another session has its row")));
 }
 
 /*
@@ -334,14 +344,11 @@ static void
 charge_all(const Charge *this, Relation rel)
 {
 	int64	   *locked = palloc(sizeof(int64) * this->together->n);
-	int			n = charge_together(rel, this->together, this->lost->stop,
-									this->lost->started_at, locked);
+	int			n = charge_together(rel, this->together, this->lost, locked);
 
 	for (int i = 0; i < n; i++)
 		if (jobq_owe_cancel(my_db, locked[i]) == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("another session has its row")));
+			row_is_locked();
 }
 
 /*
@@ -356,9 +363,7 @@ see_to_uncharged(const LostAttempt *lost, Relation rel)
 	JobqJob		job;
 
 	if (lost->slot->run.died_in == JOBQ_RUN_BEGUN)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("another session has its row")));
+		row_is_locked();
 	if (jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
 		jobq_row_is_taken(rel, &job, lost->slot->holding->permits.group);
 }
@@ -489,42 +494,56 @@ end_left(TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * Charge the jobs that ran in crashed server processes.  The scheduler has no other
- * work yet, so lock timeouts are retried without limit.  Any other error ends the
- * scheduler, because the jobs must not run uncharged.
- *
- * Then charge the jobs of workers that crashed under the previous scheduler.  The jobs
- * cannot begin before, so a locked row is left for later.
+ * Charge the jobs that ran in crashed server processes.  The last transaction for a culprit
+ * charges nothing.  The previous one is durable then, because this process commits synchronously,
+ * and the flight recorder forgets the culprit.  Lowers *wake to the time of the next attempt after
+ * a lock timeout.  No process begins the job meanwhile (charge_pending() in the runner).  Any other
+ * error ends the scheduler, because the job must not run uncharged.
  */
-static TimestampTz
-load(TimestampTz now)
+static void
+charge_culprits(TimestampTz now, TimestampTz *wake)
 {
-	static uint32 wait_event = 0;
-	TimestampTz wake = DT_NOEND;
 	JobqCulprit culprit;
 
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
-		Charge		this = {.culprit = &culprit,.charged = LOST_GONE};
-		uint32		seen = pg_atomic_read_u32(&my_db->calls);
-		ErrorData  *edata;
+		Charge		this = {.culprit = &culprit};
+		TimestampTz at = later_at(culprit.job_id, now);
+		ErrorData  *edata = NULL;
 
-		while ((edata = scheduler_try(charge, &this)) != NULL)
+		if (at <= now)
 		{
+			do
+			{
+				this.charged = LOST_GONE;
+				edata = scheduler_try(charge, &this);
+			} while (edata == NULL &&
+					 (this.charged == LOST_LIVE || this.charged == LOST_ENDED));
+			if (edata == NULL)
+			{
+				later_done(culprit.job_id);
+				flight_clear_culprit(&culprit);
+				continue;
+			}
 			if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 				ReThrowError(edata);
-			FreeErrorData(edata);
-			(void) process_sleep(&my_db->calls, seen, LOAD_PAUSE,
-								 jobq_wait_event(wait_event, "JobqScheduler"));
-			if (my_db->stop)
-				proc_exit(0);
-			seen = pg_atomic_read_u32(&my_db->calls);
+			at = later_failed(culprit.job_id, edata, now);
 		}
-
-		/* this process commits synchronously, so the charge is durable */
-		if (this.charged != LOST_TAKEN)
-			flight_clear_culprit(&culprit);
+		*wake = Min(*wake, at);
 	}
+}
+
+/*
+ * Charge the jobs that ran in crashed server processes, and the jobs of workers that crashed under
+ * the previous scheduler.  None of these jobs can begin before, so a locked row or table is left
+ * for run().
+ */
+static TimestampTz
+load(TimestampTz now)
+{
+	TimestampTz wake = DT_NOEND;
+
+	charge_culprits(jobq_now(), &wake);
 	reap(jobq_now(), &wake, true);
 	return now;
 }
