@@ -139,6 +139,8 @@ suspect(Relation rel, int64 id, int njobs, JobqSlot *slot)
 		return LOST_BEFORE;
 	if (!jobq_job_delete(rel, &job))
 		return LOST_TAKEN;
+	if (slot != NULL)
+		jobq_log_keep_told(jobq_my_database(), slot, &job);
 	JOB_SET(&job, JOB_TOGETHER, Int16GetDatum(1));
 	jobq_log_say(&job, psprintf("given back without a charge: its worker was lost, which ran %d jobs together", njobs));
 	jobq_job_insert_again(rel, &job);
@@ -178,8 +180,9 @@ charge_together(Relation rel, const JobqMembers *members, const LostAttempt *los
 			locked[nlocked++] = member->job;
 			continue;
 		}
-		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(member->attempt + 1));
-		jobq_archive(&job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0, NULL);
+		if (lost->slot != NULL)
+			jobq_log_keep_told(jobq_my_database(), lost->slot, &job);
+		end_stopped(rel, &job, lost, member->attempt);
 	}
 	return nlocked;
 }
