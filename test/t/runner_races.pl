@@ -41,6 +41,8 @@ BEGIN
 	COMMIT;
 	PERFORM pg_advisory_lock_shared(1);
 END $$;
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('nothing', 'nothing()');
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
 SELECT jobq.register('doze', 'doze(jsonb, jobq.job_context)', max_attempts => 1);
 SELECT jobq.register('hold', 'hold(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
@@ -195,12 +197,13 @@ foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 
 #
 # Another session locks the row before the worker, which has stopped the job, can record the
-# cancellation.
+# cancellation.  The next job of the group waits.
 #
 my $keeper = $node->background_psql('postgres');
 $keeper->query_safe('SELECT pg_advisory_lock(1)');
-$id = sql(q{SELECT jobq.enqueue('note')});
+$id = sql(q{SELECT jobq.enqueue('note', group_key => 'stopped')});
 sleeps($node, 'stopped: the job runs', 1);
+my $after = sql(q{SELECT jobq.enqueue('note', group_key => 'stopped')});
 my $stops = sql("SELECT pid FROM jobq.workers WHERE job_id = $id");
 hold('jobq-attempt-failed');
 is(sql("SELECT jobq.cancel($id)"), 't', 'stopped: the worker is asked to stop it');
@@ -208,6 +211,9 @@ is_held('jobq-attempt-failed');
 my $has = has_row($id);
 release('jobq-attempt-failed');
 rests('stopped', $stops);
+passes('stopped');
+is(sql("SELECT count(*) FROM jobq.workers WHERE job_id = $after"), '0', 'stopped: not the next one of its group');
+sql("SELECT jobq.cancel($after)");
 $has->query_safe('COMMIT');
 $has->quit;
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'stopped: it is cancelled');
@@ -365,9 +371,7 @@ is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'dead|1', 'session
 sql(q{TRUNCATE begun; CREATE SEQUENCE tries;
 CREATE FUNCTION once() RETURNS void LANGUAGE plpgsql AS
 	$$ BEGIN PERFORM nextval('tries'); PERFORM pg_advisory_xact_lock_shared(1); END $$;
-CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
-SELECT jobq.register('once', 'once()', max_attempts => 1);
-SELECT jobq.register('nothing', 'nothing()')});
+SELECT jobq.register('once', 'once()', max_attempts => 1)});
 
 # Another job, enqueued after the existing jobs, is completed.
 sub passes

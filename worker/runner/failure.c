@@ -20,7 +20,8 @@
 
 /*
  * Record a failed attempt, with its transaction aborted, in another transaction.  The attempt
- * is charged, unless a lease has charged it already.
+ * is charged, unless a lease has charged it already.  Nothing is recorded if another session has
+ * taken the job's row meanwhile.
  */
 void
 record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
@@ -52,15 +53,18 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	{
 		jobq_log_keep(jobq_current, job);
 		job->nulls[JOB_TOGETHER - 1] = true;	/* the worker is alive */
-		if (cancelled)
+		if (!jobq_job_delete(rel, job))
+		{
+			/* if the other session is rolled back, the job comes again */
+			jobq_row_is_taken(rel, job, slot->holding->permits.group);
+			run->next = JOBQ_RUN_LIVE;
+		}
+		else if (cancelled)
 		{
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
-			if (jobq_job_delete(rel, job))
-			{
-				jobq_archive(job, CAUSE_STOPPED, started_at, false, (Datum) 0,
-							 NULL);
-				jobq_cancel_asked(rel, job);
-			}
+			jobq_archive(job, CAUSE_STOPPED, started_at, false, (Datum) 0,
+						 NULL);
+			jobq_cancel_asked(rel, job);
 		}
 		else
 		{
@@ -80,7 +84,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 			}
 			jobq_job_count_exception(job);
 			failure.charge = !job_leased(job);
-			if (jobq_job_attempt_failed(rel, job, &failure))
+			if (jobq_job_failed(rel, job, &failure))
 				run->next = JOBQ_RUN_LIVE;
 		}
 	}
