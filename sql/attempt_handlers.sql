@@ -234,9 +234,9 @@ SELECT jobq.register('conflict', 'test.conflict(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('conflict', '3') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT last_value FROM test.tries;
--- a limited number of times
+-- a limited number of times, which a key that is free at the start does not lower
 SELECT setval('test.tries', 1, false);
-SELECT jobq.enqueue('conflict', '100') AS id \gset
+SELECT jobq.enqueue('conflict', '100', unique_key => 'conflict', uniqueness => '{"until": "start"}') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT last_value FROM test.tries;
 

@@ -86,8 +86,7 @@ run_job(RunContext *run, const JobqPush *entry)
 
 /*
  * A single try.  True if the try lost a conflict (a serialization failure or a deadlock) and
- * must be repeated; never true if "last" is set.  Also true after the transaction that frees a
- * unique key at the start of the job.
+ * must be repeated; never true if "last" is set.
  */
 static bool
 run_once(RunContext *run, const JobqPush *entry, bool last)
@@ -155,16 +154,17 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		run->has_entry = false;
 		verdict = JOBQ_NOT_TOGETHER;
 	}
-	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
+	if (verdict != JOBQ_MAY_RUN || jobq_unique_started(&job))
 	{
 		/*
-		 * a unique key that the start frees is free before the handler begins
+		 * A unique key that the start frees is free before the handler
+		 * begins.  Then begin anew; the job has no such key any more.
 		 */
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
-		return verdict == JOBQ_MAY_RUN;
+		return verdict == JOBQ_MAY_RUN && run_once(run, entry, last);
 	}
 
 	if (nestlevel > 0)
