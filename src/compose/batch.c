@@ -320,8 +320,7 @@ start_nested(int64 batch_id)
 	uint64		n;
 
 	SPI_connect();
-	n = jobq_query_latest("UPDATE jobq_internal.batch SET state = 'r', started_at = $2"
-						  " WHERE parent = $1 AND state = 'p' RETURNING id",
+	n = jobq_query_latest("UPDATE jobq_internal.batch" BATCH_STARTS("$2") "parent = $1 RETURNING id",
 						  2, types, values, SPI_OK_UPDATE_RETURNING);
 	for (uint64 i = 0; i < n; i++)
 	{
@@ -356,7 +355,7 @@ jobq_start_batch(PG_FUNCTION_ARGS)
 		batch_wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
 						  : "has been started already",
 						  "A batch is started once.");
-	jobq_query("UPDATE jobq_internal.batch SET state = 'r', started_at = $2 WHERE id = $1",
+	jobq_query("UPDATE jobq_internal.batch" BATCH_STARTS("$2") "id = $1",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	start_nested(id);
@@ -386,7 +385,7 @@ jobq_batch_cancel_open(int64 id)
 		batch_wrong_state(id, "runs where it was replicated from",
 						  "Cancel it there.");
 	if (!batch.over)
-		jobq_query("UPDATE jobq_internal.batch SET state = 'x' WHERE id = $1",
+		jobq_query("UPDATE jobq_internal.batch" BATCH_CANCELS "id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	if (!batch.over)

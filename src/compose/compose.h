@@ -26,12 +26,36 @@
 
 #include "produce/produce.h"
 
-/* Values of jobq_internal.batch.state. */
-#define BATCH_PENDING		'p' /* -> RUNNING, CANCELLED */
-#define BATCH_RUNNING		'r' /* -> COMPLETED, FAILED, CANCELLED */
-#define BATCH_COMPLETED		'c' /* -> RUNNING, when reopened */
-#define BATCH_FAILED		'f' /* likewise */
-#define BATCH_CANCELLED		'x' /* likewise */
+/*
+ * Values of jobq_internal.batch.state.  A batch is over if finished_at is set.  These are all
+ * changes of the state:
+ *
+ *	PENDING -> RUNNING				BATCH_STARTS, BATCH_BEGINS
+ *	any, not over -> CANCELLED		BATCH_CANCELS
+ *	any, not over -> over			an evaluation: BATCH_ENDS (batch_look.c)
+ *	RUNNING -> FAILED, not over		likewise
+ *	FAILED, COMPLETED -> RUNNING	a retry of a dead letter: jobq_batch_reopen()
+ *	any, over -> RUNNING			a retry of the outer batch: BATCH_BEGINS
+ *	any, over -> RUNNING, PENDING	a rerun of steps: reopen() in rerun.c.  PENDING if the
+ *									batch is nested, and its step has needs to wait for
+ */
+#define BATCH_PENDING		'p'
+#define BATCH_RUNNING		'r'
+#define BATCH_COMPLETED		'c'
+#define BATCH_FAILED		'f'
+#define BATCH_CANCELLED		'x'
+
+/*
+ * Parts of an UPDATE of jobq_internal.batch, which check the state before.  A condition on the id
+ * follows.  at: the current time.
+ */
+#define BATCH_STARTS(at) \
+	" SET state = 'r', started_at = " at " WHERE state = 'p' AND "
+#define BATCH_BEGINS(at) \
+	" SET state = 'r', dropped = false, finished_at = NULL, started_at = coalesce(started_at, " at ")" \
+	" WHERE (state = 'p' OR finished_at IS NOT NULL) AND "
+#define BATCH_CANCELS \
+	" SET state = 'x' WHERE finished_at IS NULL AND "
 
 /*
  * May an evaluation change the state of a batch from "before" to "after"?  FAILED and CANCELLED

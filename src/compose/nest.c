@@ -229,7 +229,7 @@ jobq_batch_cancel_nested(const JobqJob *job, bool begun)
 		static const Oid one[] = {INT8OID};
 		Datum		id = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 
-		jobq_query_latest("UPDATE jobq_internal.batch SET state = 'x' WHERE id = $1", 1, one, &id,
+		jobq_query_latest("UPDATE jobq_internal.batch" BATCH_CANCELS "id = $1", 1, one, &id,
 						  SPI_OK_UPDATE);
 		jobq_at_commit_batch(DatumGetInt64(id), 0, false);
 		jobq_batch_changed(DatumGetInt64(id), "cancelling", false);

@@ -128,10 +128,8 @@ begin(StepLook *look, JobqStep *step)
 	Datum		values[] = {Int64GetDatum(step->workflow_id), TimestampTzGetDatum(jobq_now())};
 
 	jobq_injection_point("jobq-nest-begins");
-	if (jobq_query_kept(&plan, "UPDATE jobq_internal.batch SET state = 'r', dropped = false, finished_at = NULL,"
-						" started_at = coalesce(started_at, $2)"
-						" WHERE id = (SELECT id FROM jobq_internal.batch WHERE id = $1"
-						"  AND (state = 'p' OR finished_at IS NOT NULL) FOR NO KEY UPDATE SKIP LOCKED)",
+	if (jobq_query_kept(&plan, "UPDATE jobq_internal.batch" BATCH_BEGINS("$2")
+						"id = (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
 						2, types, values, NULL, SPI_OK_UPDATE) == 0)
 	{
 		look->found->locked = true;
@@ -205,9 +203,9 @@ nest_cancel(const JobqJob *job, bool all)
 	if (done)
 		return NEST_CANCELLED;
 	if (jobq_query_kept(&plans[all ? 1 : 0],
-						psprintf("UPDATE jobq_internal.batch SET %s WHERE id ="
+						psprintf("UPDATE jobq_internal.batch%sid ="
 								 " (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
-								 all ? "state = 'x'" : "dropped = true"),
+								 all ? BATCH_CANCELS : " SET dropped = true WHERE "),
 						1, types, &id, NULL, SPI_OK_UPDATE) == 0)
 		return NEST_LOCKED;
 	jobq_at_commit_batch(DatumGetInt64(id), 0, false);
@@ -391,14 +389,13 @@ take_back(int64 id, Datum inner_ids)
 	Datum		values[] = {Int64GetDatum(id), inner_ids, TimestampTzGetDatum(jobq_now())};
 
 	return jobq_query("WITH b AS (SELECT id, parent_job FROM jobq_internal.batch WHERE id = ANY ($2)"
-					  "  FOR NO KEY UPDATE SKIP LOCKED),"
+					  "  AND finished_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED),"
 					  " a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
 					  "  (SELECT id FROM jobq_internal.archive WHERE batch_id = $1 AND id IN (SELECT parent_job FROM b)"
 					  "   FOR UPDATE SKIP LOCKED)"
 					  "  RETURNING id, enqueued_at, queue_id, priority, role, headers, tags),"
-					  " begun AS (UPDATE jobq_internal.batch t SET state = 'r', dropped = false, finished_at = NULL,"
-					  "  started_at = coalesce(t.started_at, $3)"
-					  "  FROM a WHERE t.id = ANY ($2) AND t.parent_job = a.id)"
+					  " begun AS (UPDATE jobq_internal.batch" BATCH_BEGINS("$3")
+					  "  id = ANY ($2) AND parent_job IN (SELECT id FROM a))"
 					  " SELECT b.id, a.id, a.enqueued_at, a.queue_id, a.priority, a.role::oid, a.headers, a.tags"
 					  " FROM a JOIN b ON b.parent_job = a.id ORDER BY a.id",
 					  3, types, values, NULL, SPI_OK_SELECT);
