@@ -27,6 +27,40 @@
  * unless allow_failures is set.  The state stays FAILED until the end, when on_finish is
  * enqueued.
  *
+ * An evaluation writes the state of its own batch only in set_state() (batch_look.c), under the
+ * lock of the row.  The states of batches inside are written by nest.c, with the conditions of
+ * compose.h.
+ *
+ * Requests for an evaluation.  No evaluation is requested for a point in time:
+ *
+ *	jobq_at_commit_batch()	a transaction has ended or added jobs, or has changed the batch.  The
+ *							transaction may be an evaluation of another batch
+ *	sweep_batches()			all unfinished batches, after a start and every jobq.poll_interval
+ *	decide_next()			the evaluation asks for another one: at once (LOOK_AGAIN, LOOK_ALONE),
+ *							or after a pause, because a row was locked (LOOK_LATER)
+ *
+ * A kept copy of a workflow (kept.c) is valid while all of the following holds.  Otherwise the
+ * next evaluation reads all steps:
+ *
+ * - The row of the batch has the same version.  A rerun, a cancellation and a deletion of finished
+ *   jobs write the row.
+ * - All other changes are in the news: the ids of ended jobs and of added steps.  "whole" is set by
+ *   a report without a job, jobq_at_commit_batch(id, 0), such as that of the retry of a dead
+ *   letter, and by a report that had no room.
+ * - Each step is blocked, live, or over.  A failed, cancelled or expired step ends the copy.
+ *
+ * Order of locks.  An evaluation waits for none of these locks: if one is taken, the result is
+ * LOOK_LATER.  A session takes them in this order:
+ *
+ *	1.	dead letters, those of the innermost batches first (batch_lock_letters())
+ *	2.	the row of the batch
+ *	3.	the lock of reruns (jobq_workflow_try_lock()); an evaluation has it from begin to end
+ *	4.	rows of jobs
+ *
+ * A rerun goes from the outer batch inwards.  The retry of a dead letter goes outwards, and holds
+ * the dead letter.  The rerun has locked all dead letters inside before, so the two do not meet
+ * between the rows of the batches.
+ *
  * worker/scheduler/batch.h
  *
  *-------------------------------------------------------------------------

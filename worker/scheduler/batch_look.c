@@ -89,7 +89,10 @@ may_begin(Evaluation *this, BatchLook *outcome)
 
 	*outcome = LOOK_LATER;
 
-	/* no ended step changes until the evaluation has committed */
+	/*
+	 * Lock out reruns of steps.  A dead letter can be retried nevertheless:
+	 * see read_locked().
+	 */
 	if (!jobq_workflow_try_lock(batch->id))
 		return false;
 	*outcome = LOOK_OVER;

@@ -7,7 +7,7 @@
  * work to be done, regardless of the number of steps (workflows.c).  A kept workflow is
  * a copy of the tables and can be dropped at any time.  The next evaluation then reads
  * all steps.  The copy must be dropped if the row of the batch has a different version,
- * because steps may then run again (src/compose/rerun.c).
+ * or if the news do not list all changes ("whole"): see batch.h.
  *
  * Only large workflows are kept, up to MAX_KEPT_STEPS steps in total.  To make room,
  * workflows without waiting steps are dropped first, then the least recently used.
