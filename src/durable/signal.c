@@ -61,11 +61,15 @@ PG_FUNCTION_INFO_V1(jobq_signal_key);
  * Commit, and lock the signals to the current job.  If the next transaction commits a suspension
  * of the job, no signal is missed.  May wait for transactions that send signals.  The commit ends
  * the locks of signals that this procedure has sent.
+ *
+ * A transaction that has written nothing needs no lease, and its commit writes no WAL.  The next
+ * transaction checks the lease before it writes.
  */
 void
 durable_lock_signals(const JobqCurrent *current)
 {
-	durable_check_lease(current);
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		durable_check_lease(current);
 	durable_commit();
 	jobq_signals_lock(job_id(current->job), job_role(current->job), ExclusiveLock);
 }

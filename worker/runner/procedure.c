@@ -5,9 +5,13 @@
  *	  in a transaction.
  *
  * A COMMIT of the procedure would end a claim by deletion.  The job's row therefore gets a
- * lease first, with the attempt charged, and the lease is flushed.  The procedure is called
- * within a portal, as by CALL.  The last transaction, which the procedure leaves open, deletes
- * the row.  Work committed by the procedure before an error stays, as the author intended.
+ * lease first, with the attempt charged.  The procedure is called within a portal, as by CALL.
+ * The last transaction, which the procedure leaves open, deletes the row.  Work committed by the
+ * procedure before an error stays, as the author intended.
+ *
+ * The procedure does not wait for the flush of its lease.  A crash of the server can undo the
+ * lease, and the job is then as supervise_lost_lease() would leave it: due, without a lease, and
+ * with the attempt given back.  Later commits of the procedure are never flushed before the lease.
  *
  * A portal created before the transaction belongs to no transaction and survives commits.  The
  * same applies to the arguments, in the portal's memory.
@@ -46,8 +50,9 @@ static void end_run(RunContext *run, const JobqJob *job, Oid role, bool has_resu
 					Datum result);
 
 /*
- * Write the lease, which charges the attempt, and flush it before the procedure begins.  False
- * if another transaction has taken the row.  Ends the transaction and closes rel.
+ * Write the lease, which charges the attempt.  The lease of a statement that may run only once is
+ * flushed, because after a crash no second run may begin.  False if another transaction has taken
+ * the row.  Ends the transaction and closes rel.
  */
 static bool
 lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
@@ -65,7 +70,8 @@ lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
 		{
 			jobq_run_to(&run->slot->run, JOBQ_RUN_BEGUN);
 			jobq_within(JOBQ_WITHIN_STARTED, GetUserId());
-			ForceSyncCommit();
+			if (job_only_once(job) && jobq_job_is_statement(job))
+				ForceSyncCommit();
 		}
 		else
 		{
