@@ -28,6 +28,12 @@ enum
 	"connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; " \
 	"form-action 'none'; frame-ancestors 'none'"
 
+/* A page of ROUTE_PAGE has a form, and the style below with this hash. */
+#define PAGE_STYLE	"body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:15vh auto;padding:0 1em}" \
+	"h1{font-size:1.4em;overflow-wrap:anywhere}button{font:inherit;padding:.5em 2em}"
+#define PAGE_POLICY	"default-src 'none'; style-src 'sha256-CWL+BBEtTb3ikyM28FNQq6vGZ37lNbwL5bRDR/JzwX8='; " \
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
 #define LARGE_ANSWER	65536	/* bytes; from here on, reading is tracked */
 
 /* A large answer while it is sent. */
@@ -55,8 +61,9 @@ header_of(Request *request, const char *name)
 void
 answer_with(Request *request, unsigned status, struct MHD_Response *response)
 {
-	static const char *const headers[][2] = {
-		{"Content-Security-Policy", POLICY},
+	bool		is_page = request->route != NULL && (request->route->flags & ROUTE_PAGE);
+	const char *const headers[][2] = {
+		{"Content-Security-Policy", is_page ? PAGE_POLICY : POLICY},
 		{"X-Content-Type-Options", "nosniff"},
 		{"X-Frame-Options", "DENY"},
 		{"Referrer-Policy", "no-referrer"},
@@ -189,10 +196,75 @@ answer_problem_text(Request *request, unsigned status, char *text)
 	free(text);
 }
 
+/*
+ * True if the request is for a page, and its sender is a browser.
+ */
+bool
+wants_page(Request *request)
+{
+	const char *accept = header_of(request, MHD_HTTP_HEADER_ACCEPT);
+
+	return request->route != NULL && (request->route->flags & ROUTE_PAGE) &&
+		accept != NULL && strstr(accept, "text/html") != NULL;
+}
+
+static void
+append_html(PQExpBuffer html, const char *text)
+{
+	for (; *text !='\0'; text ++)
+		if (strchr("<>&\"'", *text) != NULL)
+			appendPQExpBuffer(html, "&#%d;", *text);
+		else
+			appendPQExpBufferChar(html, *text);
+}
+
+/*
+ * Answer with a page.  title, text, button: each may be NULL.  The button sends a POST to the address
+ * of the page.
+ */
+void
+answer_page(Request *request, unsigned status, const char *title, const char *text, const char *button)
+{
+	PQExpBufferData html;
+
+	initPQExpBuffer(&html);
+	appendPQExpBufferStr(&html, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+						 "<meta name=\"viewport\" content=\"width=device-width\">\n"
+						 "<meta name=\"color-scheme\" content=\"light dark\">\n<title>");
+	append_html(&html, title != NULL ? title : MHD_get_reason_phrase_for(status));
+	appendPQExpBufferStr(&html, "</title>\n<style>" PAGE_STYLE "</style>\n</head>\n<body>\n");
+	if (title != NULL)
+	{
+		appendPQExpBufferStr(&html, "<h1>");
+		append_html(&html, title);
+		appendPQExpBufferStr(&html, "</h1>\n");
+	}
+	if (text !=NULL)
+	{
+		appendPQExpBufferStr(&html, "<p>");
+		append_html(&html, text);
+		appendPQExpBufferStr(&html, "</p>\n");
+	}
+	if (button != NULL)
+	{
+		appendPQExpBufferStr(&html, "<form method=\"post\"><button>");
+		append_html(&html, button);
+		appendPQExpBufferStr(&html, "</button></form>\n");
+	}
+	appendPQExpBufferStr(&html, "</body>\n</html>\n");
+	if (PQExpBufferDataBroken(html))
+		fatal(EXIT_REFUSED, "out of memory");
+	answer(request, status, "text/html; charset=utf-8", html.data, html.len);
+	termPQExpBuffer(&html);
+}
+
 void
 answer_problem(Request *request, unsigned status, const char *detail)
 {
-	answer_problem_text(request, status, problem(status, detail, NULL, NULL));
+	if (wants_page(request))
+		answer_page(request, status, NULL, detail, NULL);
+	else
+		answer_problem_text(request, status, problem(status, detail, NULL, NULL));
 }
 
 void
@@ -251,6 +323,15 @@ status_of(const char *sqlstate)
 		if (strncmp(sqlstate, list[i].begin, strlen(list[i].begin)) == 0)
 			return list[i].status;
 	return MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+/*
+ * Return the HTTP status for an error of the server.
+ */
+unsigned
+status_of_error(const PGresult *result)
+{
+	return status_of(sqlstate_of(result));
 }
 
 static char *

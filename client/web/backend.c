@@ -6,7 +6,8 @@
  * The program connects only with the password given by the caller.  A password file is
  * never used.  Nor may the server accept the identity of the program itself, by "peer"
  * for example.  The program therefore refuses a role if the server asks for no password,
- * unless --allow-trust is set.  A token with a connection string is exempt.
+ * unless --allow-trust is set.  A token with a connection string is exempt, and
+ * so are the links of link.c, which use the program's own role.
  *
  * A connection runs one statement at a time.  A cancel request uses a connection of its
  * own, and may arrive after the end of its statement.  Therefore the next statement
@@ -85,8 +86,12 @@ backend_make(Principal *principal, bool waits, const BackendReports *reports)
 	connection_words(principal->database->dbname, words, values);
 	while (words[n] != NULL)
 	{
-		/* leave out the role and the password of the program itself */
-		if (strcmp(words[n], "user") == 0 || strcmp(words[n], "password") == 0)
+		/*
+		 * for another role, leave out the role and the password of the
+		 * program
+		 */
+		if (principal->role[0] != '\0' &&
+			(strcmp(words[n], "user") == 0 || strcmp(words[n], "password") == 0))
 		{
 			for (int i = n; words[i] != NULL; i++)
 			{

@@ -41,7 +41,9 @@
  *	session.c	identity of the caller: cookies, CSRF
  *	pool.c		the queue of statements of a principal
  *	statement.c	the statement of a route: parameters and result
- *	login.c		log-ins, and limits on password attempts
+ *	attempt.c	limits on the attempts of strangers
+ *	login.c		log-ins
+ *	link.c		links that send signals
  *	listener.c	the connection that listens for changes of jobs
  *	events.c	Server-Sent Events to a caller
  *	stream.c	the jobs and topics that callers follow
@@ -147,6 +149,7 @@ typedef struct WebDatabase
 	Link		listener;
 	Watched		watched;
 	Channel    *channels;
+	struct Principal *own;		/* link.c: the program's own role; or NULL */
 } WebDatabase;
 
 /* client/web/databases.c */
@@ -234,9 +237,9 @@ struct Principal
 {
 	Principal  *next;
 	WebDatabase *database;
-	char	   *role;
+	char	   *role;			/* empty: the program's own role */
 	char	   *password;		/* or NULL */
-	char	   *conninfo;		/* of a token; or NULL */
+	char	   *conninfo;		/* of a token, or empty; or NULL */
 	Hosts		hosts;			/* used with a connection string */
 	bool		hide_payload;
 	bool		proven;			/* the server has accepted the password */
@@ -308,6 +311,8 @@ struct Session
 #define ROUTE_READS		4		/* reads only, though the method is not GET */
 #define ROUTE_MERGES	8		/* reads all databases of the caller, if the
 								 * path names none */
+#define ROUTE_PAGE		16		/* for people without a log-in: browsers get
+								 * pages, and may send forms from other sites */
 #define MAX_PARAMETERS	24
 #define MAX_LISTED		4
 #define MOST_ITEMS		200		/* in a page */
@@ -428,11 +433,17 @@ extern void requests_without(const Session *session);
 extern void requests_without_token(Principal *principal);
 
 /* client/web/answer.c */
+#define FORM_TYPE		"application/x-www-form-urlencoded"
+
 extern void answer(Request *request, unsigned status, const char *type, const char *text,
 				   size_t length);
 extern void answer_with(Request *request, unsigned status, struct MHD_Response *response);
 extern void answer_header(Request *request, const char *name, const char *value);
+extern bool wants_page(Request *request);
+extern void answer_page(Request *request, unsigned status, const char *title, const char *text,
+						const char *button);
 extern void answer_problem(Request *request, unsigned status, const char *detail);
+extern unsigned status_of_error(const PGresult *result);
 extern void answer_error(Request *request, const PGresult *result);
 extern void answer_no_connection(Request *request, const char *why);
 extern void answer_refused(Request *request);
@@ -455,9 +466,23 @@ extern void run_log_out(Request *request);
 extern void answer_session(Request *request, PGresult *result);
 extern void sessions_end(Principal *principal);
 
+/* client/web/attempt.c */
+typedef struct Attempt Attempt;
+
+extern void attempt_make(Request *request, const char *name, void (*begin) (Attempt *attempt),
+						 void *owner, void (*forget) (void *owner));
+extern WebDatabase *attempt_database(const Attempt *attempt);
+extern const char *attempt_name(const Attempt *attempt);
+extern void *attempt_owner(const Attempt *attempt);
+extern Request *attempt_succeeds(Attempt *attempt);
+extern void attempt_fails(Attempt *attempt, bool refused, unsigned status, const char *why);
+extern void attempts_tick(void);
+
 /* client/web/login.c */
-extern void login_tick(void);
 extern void run_log_in(Request *request);
+
+/* client/web/link.c */
+extern void run_link(Request *request);
 
 /* client/web/tokens.c */
 extern void tokens_read(bool first);

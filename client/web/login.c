@@ -1,21 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  Log-ins: limits on password attempts, and outcomes.
- *
- * An attempt to log in waits in a queue until the limits of its address and of its role
- * allow a start.  Then the attempt holds a slot of both.  A right password frees the
- * slots at once.  A wrong password frees the slots after FAILURE_PAUSE, even if the
- * caller has hung up.  An address therefore tries at most MAX_OF_ADDRESS passwords in
- * FAILURE_PAUSE.
- *
- * The limit of a role applies to addresses with a recent failure as that role.  An
- * address without a failure needs no slot of the role, and some connections to the
- * database are reserved for such attempts.  Attempts by others therefore never delay a
- * right password from an address without failures.
- *
- * Each database has limits and failures of its own: attempts in a database that does not
- * answer never delay attempts in another database.
+ *	  Log-ins with a role and its password.
  *
  * client/web/login.c
  *
@@ -26,250 +12,29 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 
-#define FAILURE_PAUSE	1.0		/* until a wrong password is answered, and its
-								 * slots are free */
-#define MAX_OF_ADDRESS	4		/* slots */
-#define MAX_OF_ROLE		8
-#define MAX_PROVING		16		/* concurrent checks by the server */
-#define MAX_PROVING_AGAIN	12	/* part of MAX_PROVING; for addresses with a
-								 * failure or a slot */
-#define MAX_IN_LINE		16		/* per address */
-#define LINE_TIME		15.0	/* in the queue */
-#define MAX_FAILURES	4096	/* size of the ring */
-#define FAILURE_TIME	300.0	/* lifetime of an entry */
-
-/* The attempts of an address or of a role in a database. */
-typedef struct Tally
-{
-	LIST_ENTRY(Tally) all;
-	const WebDatabase *database;
-	char		key[MOST_OF_ROLE + 1];
-	int			n;				/* attempts */
-	int			waiting;		/* attempts in the queue */
-	int			places;			/* attempts holding a slot */
-} Tally;
-
-typedef enum AttemptState
-{
-	ATTEMPT_WAITS,				/* in the queue; next: ATTEMPT_PROVES */
-	ATTEMPT_PROVES,				/* the server checks the password; next:
-								 * ATTEMPT_RESTS, or success */
-	ATTEMPT_RESTS				/* failed; answered at "until" */
-} AttemptState;
-
-typedef struct Attempt
-{
-	TAILQ_ENTRY(Attempt) all;
-	Request    *request;		/* NULL: the caller has hung up */
-	WebDatabase *database;
-	AttemptState state;
-	Tally	   *address;
-	Tally	   *role;
-	char		name[MOST_OF_ROLE + 1];
-	char	   *password;
-	bool		failed_before;	/* this address has a recent failure */
-	bool		failed_as_role; /* the same, for this role */
-	double		until;
-	unsigned	status;			/* of the answer */
-	char	   *why;
-} Attempt;
-
-typedef struct Failure
-{
-	const WebDatabase *database;
-	Address		address;
-	char		role[MOST_OF_ROLE + 1];
-	double		at;				/* 0: none */
-} Failure;
-
-LIST_HEAD(TallyList, Tally);
-
-static TAILQ_HEAD(, Attempt) attempts = TAILQ_HEAD_INITIALIZER(attempts);	/* oldest first */
-static struct TallyList addresses;
-static struct TallyList roles;
-static int	nproving[MAX_DATABASES];	/* of each database */
-static Failure failures[MAX_FAILURES];	/* a ring */
-static int	next_failure;
-
-static void log_in_left(Request *request);
 static void log_in_proved(Principal *principal, const char *why, bool refused);
 
-static int *
-proving_of(const WebDatabase *database)
-{
-	return &nproving[database - web_databases];
-}
-
-static Tally *
-tally_of(struct TallyList *list, const WebDatabase *database, const char *key)
-{
-	Tally	   *tally;
-
-	LIST_FOREACH(tally, list, all)
-		if (tally->database == database && memcmp(tally->key, key, sizeof(tally->key)) == 0)
-		return tally;
-	tally = allocate(sizeof(Tally));
-	tally->database = database;
-	memcpy(tally->key, key, sizeof(tally->key));
-	LIST_INSERT_HEAD(list, tally, all);
-	return tally;
-}
-
-static void
-tally_leave(Tally *tally)
-{
-	if (--tally->n > 0)
-		return;
-	LIST_REMOVE(tally, all);
-	free(tally);
-}
-
 /*
- * Change the state of an attempt, and the counts of its address and role.
+ * Callback: the limits allow the attempt.  Its owner is the password.
  */
 static void
-attempt_becomes(Attempt *attempt, AttemptState state)
+log_in_begin(Attempt *attempt)
 {
-	Tally	   *const tallies[] = {attempt->address, attempt->role};
+	Principal  *principal = principal_make(attempt_database(attempt), attempt_name(attempt),
+										   attempt_owner(attempt), NULL);
 
-	if (attempt->state == ATTEMPT_WAITS && state == ATTEMPT_PROVES)
-		for (int i = 0; i < 2; i++)
-		{
-			tallies[i]->waiting--;
-			tallies[i]->places++;
-		}
-	*proving_of(attempt->database) += (state == ATTEMPT_PROVES) - (attempt->state == ATTEMPT_PROVES);
-	attempt->state = state;
+	principal_use(principal);
+	principal->proved = log_in_proved;
+	principal->proving = attempt;
+	principal_prove(principal);
 }
 
 static void
-attempt_free(Attempt *attempt)
+password_forget(void *password)
 {
-	Tally	   *const tallies[] = {attempt->address, attempt->role};
-
-	for (int i = 0; i < 2; i++)
-	{
-		if (attempt->state == ATTEMPT_WAITS)
-			tallies[i]->waiting--;
-		else
-			tallies[i]->places--;
-		tally_leave(tallies[i]);
-	}
-	*proving_of(attempt->database) -= attempt->state == ATTEMPT_PROVES;
-	if (attempt->request != NULL)
-	{
-		attempt->request->leave = NULL;
-		attempt->request->state = NULL;
-	}
-	TAILQ_REMOVE(&attempts, attempt, all);
-	if (attempt->password != NULL)
-		explicit_bzero(attempt->password, strlen(attempt->password));
-	free(attempt->password);
-	free(attempt->why);
-	free(attempt);
-}
-
-/*
- * Answer a failed attempt, if the caller is still connected, and free it.
- */
-static void
-attempt_refuse(Attempt *attempt, unsigned status, const char *why)
-{
-	Request    *request = attempt->request;
-
-	if (request != NULL)
-	{
-		request->leave = NULL;
-		request->state = NULL;
-		attempt->request = NULL;
-		answer_problem(request, status, why);
-	}
-	attempt_free(attempt);
-}
-
-/*
- * Find a recent failure of an address and a role in a database; NULL for any role.
- */
-static Failure *
-failure_of(const WebDatabase *database, const Address *address, const char *role)
-{
-	for (int i = 0; i < MAX_FAILURES; i++)
-		if (failures[i].at > 0 && web_now < failures[i].at + FAILURE_TIME &&
-			failures[i].database == database && memcmp(&failures[i].address, address, sizeof(Address)) == 0 &&
-			(role == NULL || strcmp(failures[i].role, role) == 0))
-			return &failures[i];
-	return NULL;
-}
-
-static void
-failure_add(const WebDatabase *database, const Address *address, const char *role)
-{
-	Failure    *failure = failure_of(database, address, role);
-
-	if (failure == NULL)
-	{
-		failure = &failures[next_failure];
-		next_failure = (next_failure + 1) % MAX_FAILURES;
-		failure->database = database;
-		failure->address = *address;
-		snprintf(failure->role, sizeof(failure->role), "%s", role);
-	}
-	failure->at = web_now;
-}
-
-static bool
-attempt_may_begin(const Attempt *attempt)
-{
-	bool		again = attempt->failed_before || attempt->address->places > 0;
-
-	return attempt->state == ATTEMPT_WAITS &&
-		*proving_of(attempt->database) < (again ? MAX_PROVING_AGAIN : MAX_PROVING) &&
-		attempt->address->places < MAX_OF_ADDRESS &&
-		(attempt->role->places < MAX_OF_ROLE || (!attempt->failed_as_role && attempt->address->places == 0));
-}
-
-/*
- * Start all attempts within the limits.  Addresses without a failure come first, then the
- * oldest attempts.
- */
-static void
-line_go_on(void)
-{
-	static bool going_on;
-	bool		found = true;
-
-	/* a starting attempt may fail, and call this function again */
-	if (going_on)
-		return;
-	going_on = true;
-	while (found)
-	{
-		Attempt    *attempt;
-		Attempt    *first = NULL;
-
-		TAILQ_FOREACH(attempt, &attempts, all)
-		{
-			if (!attempt_may_begin(attempt) || (first != NULL && attempt->failed_before))
-				continue;
-			first = attempt;
-			if (!attempt->failed_before)
-				break;
-		}
-		found = first != NULL;
-		if (found)
-		{
-			Principal  *principal = principal_make(first->database, first->name, first->password, NULL);
-
-			attempt_becomes(first, ATTEMPT_PROVES);
-			principal_use(principal);
-			principal->proved = log_in_proved;
-			principal->proving = first;
-			principal_prove(principal);
-		}
-	}
-	going_on = false;
+	explicit_bzero(password, strlen(password));
+	free(password);
 }
 
 /*
@@ -279,7 +44,6 @@ void
 run_log_in(Request *request)
 {
 	json_t	   *document = json_loadb(request->body.data, request->body.len, JSON_REJECT_DUPLICATES, NULL);
-	const Address *address = request_address(request);
 	const char *role;
 	const char *password;
 
@@ -292,55 +56,11 @@ run_log_in(Request *request)
 		/* libpq would look for a password elsewhere */
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the password is empty");
 	else
-	{
-		Attempt    *attempt = allocate(sizeof(Attempt));
-		char		key[MOST_OF_ROLE + 1] = "";
-
-		memcpy(key, address, sizeof(Address));
-		strcpy(attempt->name, role);
-		attempt->password = copy_text(password);
-		attempt->database = request->database;
-		attempt->address = tally_of(&addresses, request->database, key);
-		attempt->role = tally_of(&roles, request->database, attempt->name);
-		attempt->failed_before = failure_of(request->database, address, NULL) != NULL;
-		attempt->failed_as_role = attempt->failed_before && failure_of(request->database, address, role) != NULL;
-		attempt->until = web_now + LINE_TIME;
-		attempt->request = request;
-		attempt->address->n++;
-		attempt->role->n++;
-		attempt->address->waiting++;
-		attempt->role->waiting++;
-		TAILQ_INSERT_TAIL(&attempts, attempt, all);
-		if (attempt->address->waiting > MAX_IN_LINE)
-			attempt_refuse(attempt, MHD_HTTP_TOO_MANY_REQUESTS, "too many callers of this address log in");
-		else
-		{
-			request->state = attempt;
-			request->leave = log_in_left;
-			request_suspend(request);
-			line_go_on();
-		}
-	}
+		attempt_make(request, role, log_in_begin, copy_text(password), password_forget);
 	/* now only the attempt holds the password */
 	json_decref(document);
 	explicit_bzero(request->body.data, request->body.len);
 	resetPQExpBuffer(&request->body);
-}
-
-/*
- * The caller has hung up.  A started attempt continues, and keeps its slots.
- */
-static void
-log_in_left(Request *request)
-{
-	Attempt    *attempt = request->state;
-
-	request->leave = NULL;
-	request->state = NULL;
-	attempt->request = NULL;
-	if (attempt->state == ATTEMPT_WAITS)
-		attempt_free(attempt);
-	request_resume(request);
 }
 
 /*
@@ -362,67 +82,32 @@ static void
 log_in_proved(Principal *principal, const char *why, bool refused)
 {
 	Attempt    *attempt = principal->proving;
-	Request    *request = attempt->request;
-	Address		address;
-	Failure    *failure;
+	Request    *request;
 	Principal  *other;
 
-	memcpy(&address, attempt->address->key, sizeof(Address));
 	if (why != NULL)
 	{
-		attempt_becomes(attempt, ATTEMPT_RESTS);
-		attempt->until = web_now + (refused ? FAILURE_PAUSE : 0);
-		attempt->status = refused ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_SERVICE_UNAVAILABLE;
-		attempt->why = copy_text(why);
-		if (refused)
-			failure_add(attempt->database, &address, attempt->name);
-		/* login_tick() answers, after the principal is gone */
+		attempt_fails(attempt, refused, refused ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_SERVICE_UNAVAILABLE, why);
 		principal_leave(principal);
-		line_go_on();
 		return;
 	}
 
-	failure = failure_of(attempt->database, &address, attempt->name);
-	if (failure != NULL)
-		failure->at = 0;
-	attempt_free(attempt);
+	request = attempt_succeeds(attempt);
 	if (request == NULL)
+	{
 		principal_leave(principal);
-	else
-	{
-		other = principal_like(principal);
-		if (other != NULL)
-		{
-			principal_use(other);
-			principal_leave(principal);
-			principal = other;
-		}
-		request->session = session_make(principal);
-		request->sent = log_in_sent;
-		request->principal = principal;
-		principal_use(principal);
-		statement_begin(request);
+		return;
 	}
-	line_go_on();
-}
-
-/*
- * Answer attempts whose time has come, and start waiting attempts.
- */
-void
-login_tick(void)
-{
-	Attempt    *next;
-
-	for (Attempt *attempt = TAILQ_FIRST(&attempts); attempt != NULL; attempt = next)
+	other = principal_like(principal);
+	if (other != NULL)
 	{
-		next = TAILQ_NEXT(attempt, all);
-		if (web_now < attempt->until || attempt->state == ATTEMPT_PROVES)
-			continue;
-		if (attempt->state == ATTEMPT_RESTS)
-			attempt_refuse(attempt, attempt->status, attempt->why);
-		else
-			attempt_refuse(attempt, MHD_HTTP_TOO_MANY_REQUESTS, "too many callers log in");
+		principal_use(other);
+		principal_leave(principal);
+		principal = other;
 	}
-	line_go_on();
+	request->session = session_make(principal);
+	request->sent = log_in_sent;
+	request->principal = principal;
+	principal_use(principal);
+	statement_begin(request);
 }

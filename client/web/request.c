@@ -195,6 +195,15 @@ body_add(Request *request, const char *part, size_t size)
 }
 
 /*
+ * True if the value of a Content-Type header is this type, with or without parameters.
+ */
+static bool
+is_type(const char *value, const char *type)
+{
+	return value != NULL && strcspn(value, " ;") == strlen(type) && strncasecmp(value, type, strlen(type)) == 0;
+}
+
+/*
  * Check the headers.  If the request is refused, answer it and return false.
  */
 static bool
@@ -222,7 +231,7 @@ headers_allow(Request *request, const char *method)
 			caller_is(caller, NULL);
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "nobody is logged in");
 	}
-	else if (changes && !session_allows(request))
+	else if (changes && !(request->route->flags & ROUTE_PAGE) && !session_allows(request))
 		answer_problem(request, MHD_HTTP_FORBIDDEN,
 					   "the request may come from another site: it lacks the header X-CSRF-Token of the session");
 	else if (changes && web.read_only && !(request->route->flags & ROUTE_READS))
@@ -232,9 +241,8 @@ headers_allow(Request *request, const char *method)
 		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads are hidden from this role");
 	else if (length != NULL && strtoull(length, NULL, 10) > body_limit(request))
 		answer_too_large(request);
-	else if (has_body && changes &&
-			 (type == NULL || strcspn(type, " ;") != strlen("application/json") ||
-			  strncasecmp(type, "application/json", strlen("application/json")) != 0))
+	else if (has_body && changes && !is_type(type, "application/json") &&
+			 !((request->route->flags & ROUTE_PAGE) && is_type(type, FORM_TYPE)))
 		answer_problem(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the body must be application/json");
 	else
 	{

@@ -194,6 +194,9 @@ const Route routes[] = {
 	{"GET", "/api/session", 0,.parameters = "csrf readonly hide",.answer = answer_session,.sql = session},
 	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
 
+	{"GET", "/signal/{}", ROUTE_OPEN | ROUTE_PAGE,.run = run_link},
+	{"POST", "/signal/{}", ROUTE_OPEN | ROUTE_PAGE,.run = run_link},
+
 	{"GET", "/api/overview", 0,.sql = overview,
 		.shown = "at scheduler ready scheduled blocked running dead_letters oldest_ready waiting_seconds queues paused exact workers "
 	"busy_workers consumers"},

@@ -245,7 +245,7 @@ run_web(const Command *command, int argc, char **argv)
 		{
 			pool_tick();
 			session_tick();
-			login_tick();
+			attempts_tick();
 			scrape_tick();
 			callers_tick();
 			next_tick = web_now + IDLE_TURN;

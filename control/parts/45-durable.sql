@@ -41,8 +41,8 @@ CREATE TABLE jobq_internal.signal (
 );
 COMMENT ON COLUMN jobq_internal.signal.answer IS 'end of a job for which the procedure has asked, in a row without a name: r(esult), or f(ailure); null: a signal';
 COMMENT ON TABLE jobq_internal.signal IS 'signals sent to jobs, and answers of jobs; those with the same name are taken in the order of their ids';
-COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids; of an answer: the id of the job that has ended';
-COMMENT ON COLUMN jobq_internal.signal.sent_by IS 'name of the role that sent the signal';
+COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids; of a link: taken when the link was made; of an answer: the id of the job that has ended';
+COMMENT ON COLUMN jobq_internal.signal.sent_by IS 'name of the role that sent the signal, or link';
 COMMENT ON COLUMN jobq_internal.signal.taken_by IS 'step of the procedure that took the signal; null: not taken yet';
 COMMENT ON COLUMN jobq_internal.signal.job_id IS 'the job';
 COMMENT ON COLUMN jobq_internal.signal.sent_at IS 'time of the call of signal()';
@@ -51,6 +51,16 @@ COMMENT ON COLUMN jobq_internal.signal.payload IS 'passed to the procedure';
 CREATE INDEX signal_next ON jobq_internal.signal (job_id, name, id) WHERE taken_by IS NULL;
 COMMENT ON INDEX jobq_internal.signal_next IS 'the signal that the next wait takes';
 
+CREATE TABLE jobq_internal.link_key (
+	created_at timestamptz NOT NULL,
+	key bytea NOT NULL,
+	CONSTRAINT link_key_pkey PRIMARY KEY (key)
+);
+COMMENT ON TABLE jobq_internal.link_key IS 'keys that sign the links of signal_link(): the newest signs, and all are valid';
+COMMENT ON COLUMN jobq_internal.link_key.created_at IS 'time of the first link';
+COMMENT ON COLUMN jobq_internal.link_key.key IS 'random; without the row, the links that it has signed are not valid';
+
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.link_key', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.procedure_step', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.signal', '');
 
@@ -154,3 +164,15 @@ payload: passed to the procedure
 scope: the scope of the key: kind, queue or database
 queue: the queue of the job; only for the scope queue
 returns: false if no job held the key, or if the job had already finished';
+
+CREATE FUNCTION jobq.signal_link(id bigint, name text, valid_for interval DEFAULT '30 days') RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_signal_link' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.signal_link(bigint, text, interval) IS 'make a link with which a person or a service without a log-in sends a signal to a job, once, through jobq web
+id: the id of the job
+name: the name of the signal, which the page of the link shows
+valid_for: how long the link is valid
+returns: the path of the link, to be appended to the address of jobq web';
+
+CREATE FUNCTION jobq_internal.use_link(link text, payload jsonb, OUT state text, OUT name text)
+AS 'MODULE_PATHNAME', 'jobq_use_link' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq_internal.use_link(text, jsonb) IS 'send the signal of a link of signal_link(), whose path ends with this text; null for the payload only checks the link; state: open, sent, used, expired, over (the job has finished) or invalid';

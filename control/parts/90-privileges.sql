@@ -73,7 +73,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
 REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt(int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
-	jobq_internal.clock(), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.member_slots(), jobq_internal.lease_slots(),
+	jobq_internal.clock(), jobq_internal.use_link(text, jsonb), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.member_slots(), jobq_internal.lease_slots(),
 	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_slot(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean),
 	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
 	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),

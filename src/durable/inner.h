@@ -60,6 +60,7 @@ extern const char *durable_waits_for_signal(const char *name);
 extern void durable_lock_signals(const JobqCurrent *current);
 extern bool durable_take_signal(const JobqCurrent *current, const char *name,
 								const char *step, Datum *payload);
+extern int64 durable_receiver_arg(FunctionCallInfo fcinfo);
 
 /* src/durable/wait.c */
 extern void durable_set_done(const JobqCurrent *current, StepRow *row);

@@ -279,6 +279,27 @@ id_arg(FunctionCallInfo fcinfo)
 }
 
 /*
+ * Return argument 0, the id of a job that can receive signals.  ERROR if the job does not exist or
+ * has finished, and without the privilege manage for the job.
+ */
+int64
+durable_receiver_arg(FunctionCallInfo fcinfo)
+{
+	int64		id = id_arg(fcinfo);
+	Relation	rel = jobq_open_jobs();
+	JobqJob		job;
+	Oid			role;
+
+	/* the job may move between the tables, so check the first again */
+	if (!find_live(rel, id, &job) && !is_dead_letter(id, &role) && !find_live(rel, id, &job))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " has finished", id)));
+	table_close(rel, NoLock);
+	return id;
+}
+
+/*
  * signal(id, name, payload): send a signal.  ERROR if the job does not exist, without the
  * privilege manage for the job, or if the name or payload is not valid.
  */

@@ -70,7 +70,7 @@ typedef struct JobqSignal
 	int64		id;
 	int64		job_id;			/* the receiver */
 	const char *name;
-	Oid			sent_by;		/* role */
+	Oid			sent_by;		/* role; InvalidOid: by a link */
 	char		answer;			/* or 0 */
 } JobqSignal;
 
@@ -92,6 +92,11 @@ extern char *jobq_waits_for_job(int64 id);
 extern bool jobq_is_suspended_for(const JobqJob *job, const char *what);
 extern bool jobq_wake_suspended(Relation rel, JobqJob *job);
 extern bool jobq_dead_letter_role(int64 id, Oid *role);
+extern bool jobq_receiver_role(Relation rel, int64 id, Oid *role);
+extern bool jobq_signals_lock_receiver(Relation rel, int64 id, LOCKMODE mode);
+extern void jobq_signal_send(Relation rel, const JobqSignal *signal, const char *what,
+							 Datum payload);
+extern bool jobq_signal_exists(const JobqSignal *signal);
 extern void jobq_answer(const JobqJob *job, bool has_result, Datum result);
 extern void jobq_answer_failed(const JobqJob *job, const char *state,
 							   const JobqError *error);

@@ -70,7 +70,8 @@ jobq_signal_insert(const JobqSignal *signal, Datum payload)
 	values[SIGNAL_JOB_ID - 1] = Int64GetDatum(signal->job_id);
 	values[SIGNAL_SENT_AT - 1] = TimestampTzGetDatum(jobq_now());
 	values[SIGNAL_NAME - 1] = CStringGetTextDatum(signal->name);
-	values[SIGNAL_SENT_BY - 1] = CStringGetTextDatum(sender == NULL ? "" : sender);
+	values[SIGNAL_SENT_BY - 1] = CStringGetTextDatum(!OidIsValid(signal->sent_by) ? "link"
+													 : sender == NULL ? "" : sender);
 	values[SIGNAL_PAYLOAD - 1] = payload;
 	nulls[SIGNAL_TAKEN_BY - 1] = true;
 	values[SIGNAL_ANSWER - 1] = CharGetDatum(signal->answer);
@@ -141,10 +142,11 @@ jobq_dead_letter_role(int64 id, Oid *role)
 }
 
 /*
- * Set *role to the role of the job.  False if the job has finished, and does not need answers.
+ * Set *role to the role of the job, which is live or a dead letter.  False if the job has finished,
+ * and needs no signals.
  */
-static bool
-role_of_asker(Relation rel, int64 id, Oid *role)
+bool
+jobq_receiver_role(Relation rel, int64 id, Oid *role)
 {
 	JobqJob		job;
 
@@ -162,6 +164,59 @@ role_of_asker(Relation rel, int64 id, Oid *role)
 	return false;
 }
 
+/*
+ * Lock the signals to a job in this mode.  False if the job has finished, and needs no signals.
+ */
+bool
+jobq_signals_lock_receiver(Relation rel, int64 id, LOCKMODE mode)
+{
+	Oid			role;
+	Oid			locked = InvalidOid;
+	bool		found;
+
+	while ((found = jobq_receiver_role(rel, id, &role)) && role != locked)
+	{
+		jobq_signals_lock(id, role, mode);
+		locked = role;
+	}
+	return found;
+}
+
+/*
+ * Write a signal, and wake the receiver if it waits for this.  Checks no privilege.  The caller has
+ * locked the signals to the receiver.  what: the text in jobq_internal.job.waits_for.
+ */
+void
+jobq_signal_send(Relation rel, const JobqSignal *signal, const char *what, Datum payload)
+{
+	JobqJob		job;
+
+	jobq_signal_insert(signal, payload);
+	while (jobq_job_find_now(rel, signal->job_id, &job) &&
+		   jobq_is_suspended_for(&job, what) &&
+		   !jobq_wake_suspended(rel, &job))
+		CHECK_FOR_INTERRUPTS();
+}
+
+/* Whether the job has received a signal with this name and id. */
+bool
+jobq_signal_exists(const JobqSignal *signal)
+{
+	Relation	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, AccessShareLock);
+	ScanKeyData keys[3];
+	SysScanDesc scan;
+	bool		found;
+
+	ScanKeyInit(&keys[0], SIGNAL_JOB_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(signal->job_id));
+	ScanKeyInit(&keys[1], SIGNAL_NAME, BTEqualStrategyNumber, F_TEXTEQ, CStringGetTextDatum(signal->name));
+	ScanKeyInit(&keys[2], SIGNAL_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(signal->id));
+	scan = systable_beginscan(signals, jobq_index(signals, JOBQ_SIGNAL_PKEY), true, SnapshotSelf, 3, keys);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(signals, AccessShareLock);
+	return found;
+}
+
 /* Write the answer of a job that has ended, and wake the job that waits for the answer. */
 static void
 answer(const JobqJob *job, char type, Datum value)
@@ -170,24 +225,10 @@ answer(const JobqJob *job, char type, Datum value)
 		.id = job_id(job),.job_id = job_asked_by(job),.name = ANSWER_NAME,
 		.sent_by = job_role(job),.answer = type
 	};
-	const char *what = jobq_waits_for_job(job_id(job));
 	Relation	rel = jobq_open_jobs();
-	JobqJob		asker;
-	Oid			role;
-	Oid			locked = InvalidOid;
-	bool		found;
 
-	while ((found = role_of_asker(rel, signal.job_id, &role)) && role != locked)
-	{
-		jobq_signals_lock(signal.job_id, role, ShareLock);
-		locked = role;
-	}
-	if (found)
-		jobq_signal_insert(&signal, value);
-	while (found && jobq_job_find_now(rel, signal.job_id, &asker) &&
-		   jobq_is_suspended_for(&asker, what) &&
-		   !jobq_wake_suspended(rel, &asker))
-		CHECK_FOR_INTERRUPTS();
+	if (jobq_signals_lock_receiver(rel, signal.job_id, ShareLock))
+		jobq_signal_send(rel, &signal, jobq_waits_for_job(job_id(job)), value);
 	table_close(rel, NoLock);
 }
 

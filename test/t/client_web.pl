@@ -637,7 +637,7 @@ for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 	  : $route =~ /queue_members/ ? "name $settings" : '';
 	$members .= " $1" if $route =~ /\.members_of_many = "([^"]*)"/;
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
-	next if $path !~ m{^/(api/|metrics|healthz)} || $path eq '/api/openapi.json';
+	next if $path !~ m{^/(api/|metrics|healthz|signal/)} || $path eq '/api/openapi.json';
 	push @without, $path if $method eq 'GET' && $route !~ /\.shown = /;
 	$members = 'role password' if "$method $path" eq 'POST /api/session';
 	push @there, join ' ', $method, $path, (sort map { s/^[-=]/?/r } grep { /^[?=-]/ } split / /, $arguments), sort map { tr/!-//dr } split / /, $members;
@@ -647,7 +647,7 @@ is(join("\n", sort @described), join("\n", sort @there), 'and in full');
 my @filters = slurp_file("$FindBin::RealBin/../../src/operate/filters.h") =~ /^JOB_FILTER\((\w+),/mg;
 is(join(' ', sort keys %{ $openapi->{components}{schemas}{Conditions}{properties} }), join(' ', sort @filters, qw(from until)), 'the conditions on jobs are those of SQL, and a range of times');
 is(scalar(grep { !$_->{responses}{'4XX'} } map { values %$_ } values %{ $openapi->{paths} }), 0, 'each operation has its problems');
-is("@without", '/healthz /metrics /api/databases /api/session /api/events', 'each says what is shown when payloads are hidden');
+is("@without", '/healthz /metrics /api/databases /api/session /signal/{} /api/events', 'each says what is shown when payloads are hidden');
 
 # A member has the name of the column in the view, or is one of those that only HTTP has.
 my %view_of = (
