@@ -48,8 +48,10 @@ typedef enum JobqRunState
 	JOBQ_RUN_POPPED,			/* the worker has the job's entry, but may not
 								 * begin the job yet, or not again; ->
 								 * CLAIMED, TURNED_AWAY, MISSED, NONE */
-	JOBQ_RUN_CLAIMED,			/* the slot names the job; -> BEGUN, ENDING,
-								 * POPPED, DONE, LIVE, MISSED, DEAD */
+	JOBQ_RUN_CLAIMED,			/* the slot names the job; -> BEGUN, MISSED,
+								 * DEAD; and after an error before the worker
+								 * has had the row, such as a missing handler:
+								 * ENDING, POPPED, DONE, LIVE */
 	JOBQ_RUN_BEGUN,				/* the worker has had the job's row: set
 								 * before any other process can have the row;
 								 * -> ENDING, POPPED, DONE, LIVE, DEAD */
@@ -60,9 +62,9 @@ typedef enum JobqRunState
 	JOBQ_RUN_DONE,				/* the job does not run again; -> POPPED, NONE */
 	JOBQ_RUN_LIVE,				/* the job will run again; -> DONE, POPPED,
 								 * NONE */
-	JOBQ_RUN_MISSED,			/* another session had the job's row, or
-								 * cancelled the job before another try; ->
-								 * POPPED, NONE */
+	JOBQ_RUN_MISSED,			/* another session had the job's row, or this
+								 * worker carried out a cancel() before
+								 * another try; -> POPPED, NONE */
 	JOBQ_RUN_TURNED_AWAY,		/* the gate has refused the job; -> POPPED,
 								 * NONE */
 

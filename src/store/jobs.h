@@ -212,16 +212,28 @@ typedef struct JobqUniqueKey
 #define UNIQUE_RESET		't'
 #define UNIQUE_ERROR		'e'
 
-/* Outcome requested by a handler. */
+/*
+ * Outcome requested by a handler that returns.  The effects of the handler commit with each
+ * outcome.  A job that runs again is "live": its group waits for the job, as the queue says.
+ *
+ * The names of SNOOZE and RELEASE are not those of SQL: snooze() requests RELEASE if "charge" is
+ * true, and otherwise SNOOZE.  release(), for a job of a set handler, requests SNOOZE.
+ */
 typedef enum JobqOutcome
 {
-	OUTCOME_COMPLETE = 0,
-	OUTCOME_SNOOZE,
-	OUTCOME_RELEASE,
-	OUTCOME_DISCARD,
-	OUTCOME_SUSPEND,			/* the procedure waits */
-	OUTCOME_NACK,				/* of a job of a set handler */
-	OUTCOME_REJECT,				/* as OUTCOME_NACK */
+	OUTCOME_COMPLETE = 0,		/* completed; the attempt is charged */
+	OUTCOME_SNOOZE,				/* runs again after delay_ms; not charged */
+	OUTCOME_RELEASE,			/* runs again after delay_ms; charged, and a
+								 * dead letter if this was the last attempt */
+	OUTCOME_DISCARD,			/* cancelled; charged */
+	OUTCOME_SUSPEND,			/* the procedure waits: runs again at "until",
+								 * or as soon as what it waits for comes; not
+								 * charged */
+	OUTCOME_NACK,				/* of a job of a set handler: failed; charged;
+								 * runs again after delay_ms or the backoff,
+								 * or is a dead letter */
+	OUTCOME_REJECT,				/* of a job of a set handler: a dead letter;
+								 * charged */
 } JobqOutcome;
 
 /* Size of a job's trace in bytes, with the terminating zero. */

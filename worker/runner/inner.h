@@ -17,6 +17,33 @@
 #include "process/process.h"
 #include "runner/runner.h"
 
+/*
+ * Where an attempt ends.  "Handler" stands for functions, procedures and sets.  The columns: the
+ * job's row, the state of the run before, RunContext.next, and the process that pushes the next
+ * entry of the job.
+ *
+ *	end							row			before		next	entry
+ *	extension dropped			as before	POPPED		(1)		run_job()
+ *	refused by the gate			see gate.c	POPPED		(1)		jobq_turn_away()
+ *	crash to be charged first	locked		POPPED		(1)		the charge
+ *	collected for a set			as before	POPPED		-		none: run_collected()
+ *	row taken at the begin		locked		CLAIMED		MISSED	a rollback of the locker
+ *	handler has returned		gone		ENDING		DONE	none
+ *	... and asks to run again	new			ENDING		LIVE	the commit
+ *	conflict, to be tried again	restored	(2)			POPPED	none: run_job(), run_list()
+ *	set has failed				restored	(2)			POPPED	none: run_list()
+ *	error, final or cancelled	gone		ENDING		DONE	none
+ *	error, another attempt		new			ENDING		LIVE	the commit
+ *	error, and row taken		locked		(2)			LIVE	a rollback of the locker
+ *	worker exits				restored	(2)			(3)		the charge, or the scheduler
+ *
+ * (1) TURNED_AWAY, without unclaim().  (2) CLAIMED or BEGUN.  (3) DEAD, or ENDING to next.
+ *
+ * A pending cancellation is recorded by unclaim(), if the job may run again, that is in all
+ * states before unclaim() but ENDING with DONE.  cancel_given_back() carries it out, or else the
+ * scheduler (owed.c).
+ */
+
 /* State of a worker while it runs a job. */
 typedef struct RunContext
 {
@@ -24,7 +51,10 @@ typedef struct RunContext
 	MemoryContext memory;		/* reset after each job */
 	uint64		ticket;			/* number of the pending cancellation in
 								 * JobqDatabase.owed, or 0 */
-	JobqRunState next;			/* state of the slot's run after this attempt */
+	JobqRunState next;			/* state of the slot's run after this attempt.
+								 * claim() sets DONE; the functions that run
+								 * the job, and those that handle its error,
+								 * change this; unclaim() carries it out */
 	bool		collects;		/* run_job() may collect further jobs to run
 								 * together */
 	JobqPush	entry;			/* of the job that runs */

@@ -194,7 +194,7 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 }
 
 /*
- * Drop the portal, if there is one.  Called outside of transactions.  run_once() calls this
+ * Drop the portal, if there is one.  Called outside of transactions.  abort_attempt() calls this
  * function also after an error, once the transaction is aborted.
  */
 void

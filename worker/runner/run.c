@@ -14,9 +14,9 @@
  *
  * The states of the run (run.h): the worker pops the entry (POPPED, src/ready/pop.c), and calls
  * run_job().  The gate refuses the job (TURNED_AWAY), or claim() names the job in the slot
- * (CLAIMED).  run_function() deletes the row (BEGUN), or finds the row taken (MISSED).  The
- * hand-over of the commit that ends the attempt sets ENDING (src/commit/commit.c).  unclaim()
- * sets RunContext.next: DONE, LIVE, MISSED, or POPPED before another try.
+ * (CLAIMED).  run_function() deletes the row (BEGUN).  The hand-over of the commit that ends the
+ * attempt sets ENDING (src/commit/commit.c).  unclaim() changes the run to RunContext.next.  A
+ * table in inner.h shows where an attempt ends, and how.
  *
  * A cancel() that comes too late leaves a pending cancellation, "owed" in the code (cancel.c).
  *
@@ -150,7 +150,11 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	}
 	else if (run->collects && entry->flow != 0 && collect(entry, &job))
 	{
-		/* the others were popped after the snapshot was taken */
+		/*
+		 * collect_return() is responsible for the entry from now on.  The
+		 * other jobs were popped after the snapshot was taken, so all of them
+		 * run in another transaction.
+		 */
 		run->has_entry = false;
 		verdict = JOBQ_NOT_TOGETHER;
 	}

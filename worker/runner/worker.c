@@ -490,7 +490,7 @@ worker_exit(int code, Datum arg)
 
 /*
  * SIGINT: cancel the handler.  A process that stops a job sends the signal while the slot
- * names the job; see unclaim() in run.c.
+ * names the job; see unclaim() in claim.c.
  */
 static void
 cancel_handler(SIGNAL_ARGS)
