@@ -636,6 +636,41 @@ foreach my $grant (
 	sql("SELECT jobq.cancel($job)");
 }
 
+# A call that would wait is refused at once if the role may not use a queue.  The message does not say that
+# the queue is missing.  A right revoked during the wait gives no further job.
+sql(q{SELECT jobq.create_queue('closed', mode => 'consumer')});
+sub refused
+{
+	my ($queues, $message, $what) = @_;
+	my (undef, undef, $stderr) = $node->psql('postgres', "SELECT id FROM jobq.reserve('$queues', wait => '50 min')",
+		extra_params => [ '-U', 'bob' ]);
+
+	like($stderr, qr/^psql:<stdin>:1: ERROR:  $message\n/, $what);
+	return unlike($stderr, qr/create_queue/, "$what: nobody is told to create a queue");
+}
+refused('{closed}', 'permission denied for queue "closed"', 'a closed queue');
+refused('{granted,closed}', 'permission denied for queue "closed"', 'a closed queue behind another');
+sql(q{SELECT jobq.grant_privilege('bob', 'consume', 'closed')});
+{
+	my $bob = background('psql', '-XAtq', '-U', 'bob', '-d', 'postgres', '-c',
+		q{SELECT id FROM jobq.reserve('{closed}', wait => '50 min')});
+
+	sessions_wait(1);
+	sql(q{SELECT jobq.revoke_privilege('bob', 'consume', 'closed')});
+	my $job = sql(q{SELECT jobq.enqueue('work', queue => 'closed')});
+	is(sql(q{SELECT id FROM jobq.reserve('{closed}', wait => '5 min')}), $job, 'a job is not handed off to who has lost the right');
+	sessions_wait(1);
+	sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE $waiting");
+	$bob->{handle}->finish;
+	is($bob->{out}, '', 'who has lost the right gets nothing');
+	sql("SELECT jobq.cancel($job)");
+}
+refused('{closed}', 'permission denied for queue "closed"', 'a right that was revoked');
+sql(q{SELECT jobq.revoke_privilege('bob')});
+refused('{closed}', 'permission denied for jobq', 'a role without any right');
+refused('{missing}', 'permission denied for jobq', 'a missing queue');
+sql(q{SELECT jobq.grant_privilege('bob')});
+
 # No lease of a dropped extension is left.  The scheduler may not have noticed the drop before the
 # next extension exists, with jobs of the same ids.
 my $anew = q{
