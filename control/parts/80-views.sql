@@ -94,10 +94,10 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted, newest first';
 
 -- Reads all jobs that have failed attempts, by partial indexes.  OFFSET 0 keeps the errors
--- out of the aggregation.  Groups by kind and role come first, because they need no sort.  The
--- message comes from the newest job, so that memory holds a single message of each cause.
--- The first view is without the message, which needs the row of a job.
--- A failure dated by a clock that was ahead does not count as one of the last hour.
+-- out of the aggregation, and takes each error out of its array once.  Groups by kind and role
+-- come first, because they need no sort.  The message comes from the newest job, so that memory
+-- holds a single message of each cause.  The first view is without the message, which needs the
+-- row of a job.  A failure dated by a clock that was ahead does not count as one of the last hour.
 CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
 	SELECT k.fingerprint, q.name AS queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
 		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
@@ -105,18 +105,22 @@ CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
 	FROM (
 		SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
 			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour' AND f.at <= n.now) AS failed_last_hour,
-			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
+			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(date_part('epoch', f.at) * 1000000)::bigint, f.id]) AS newest
 		FROM (
-			SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,
-				(a.error ->> 'at')::timestamptz AS at, j.dead AND a.n = jsonb_array_length(j.errors) AS dead
+			SELECT e.id, e.queue_id, e.role::pg_catalog.regrole AS role, e.kind, (e.error ->> 'fingerprint')::bigint AS fingerprint,
+				(e.error ->> 'at')::timestamptz AS at, e.dead
 			FROM (
-				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
-				UNION ALL
-				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
-				UNION ALL
-				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
-			CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
-			WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+				SELECT a.id, a.queue_id, a.role, a.kind, a.errors -> a.n AS error, a.dead AND a.n = jsonb_array_length(a.errors) - 1 AS dead
+				FROM (
+					SELECT j.id, j.queue_id, j.role, j.kind, j.errors, j.dead, jobq_internal.indexes(0, jsonb_array_length(j.errors) - 1) AS n
+					FROM (
+						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
+						UNION ALL
+						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
+						UNION ALL
+						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
+					WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)) a
+				OFFSET 0) e
 			OFFSET 0) f
 		CROSS JOIN (SELECT jobq_internal.clock() AS now) n
 		GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k

@@ -76,7 +76,7 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.clock(), jobq_internal.use_link(text, jsonb), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.member_slots(), jobq_internal.lease_slots(),
 	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_slot(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean),
 	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
-	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
+	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb), jobq_internal.indexes(int, int),
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_series(text, text, text), jobq_internal.stat_rates(text), jobq_internal.limit_slots(), jobq_internal.group_slots(),
 	jobq_internal.kind_hash(text), jobq_internal.limiter_hash(text), jobq_internal.limiters_of(text, int), jobq_internal.limit_key(int, jsonb, jsonb, oid, text, text, text[]), jobq_internal.limit_cost(int, int), jobq_internal.scheduler_state(), jobq_internal.scheduler_troubles(), jobq_internal.setup(), jobq_internal.pool_problems(),
 	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.handler_is_there(text), jobq_internal.handler_version(text), jobq_internal.conf_line(text, text), jobq_internal.traceparent(jsonb) TO PUBLIC;

@@ -30,8 +30,11 @@
 
 #include "common/hashfn.h"
 #include "lib/stringinfo.h"
+#include "utils/fmgrprotos.h"
 
 #include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_indexes);
 
 /* Maximum length of the text and of the place in the hash, in bytes. */
 #define MAX_PART	512
@@ -296,4 +299,14 @@ jobq_fingerprint(const JobqError *error)
 	hash = (int64) (hash_bytes_extended((const unsigned char *) key.data, key.len, 0) & HASH_MASK);
 	pfree(key.data);
 	return Max(hash, 1);
+}
+
+/*
+ * indexes(first, last): generate_series(), for the errors of a job.  The declaration has another
+ * estimate of the number of rows.
+ */
+Datum
+jobq_indexes(PG_FUNCTION_ARGS)
+{
+	return generate_series_int4(fcinfo);
 }
