@@ -153,14 +153,19 @@ BEGIN
 		FROM jobq.kinds k WHERE NOT jobq_internal.handler_is_there(k.kind) ORDER BY k.kind;
 
 	-- queues
+	-- One statement for all queues, because jobq.queues reads the statistics once in a statement.
+	-- OFFSET 0 makes the view read only the queues that the conditions leave.
 	FOR r IN
-		SELECT l.queue, l.mode, bool_and(l.paused) AS paused, bool_and(l.served) AS served, bool_or(l.limited) AS limited, min(l.oldest) AS oldest
-		FROM jobq_internal.lane_slots() l GROUP BY l.queue, l.mode ORDER BY l.queue
+		SELECT l.queue, l.mode, l.paused, l.served, l.limited, coalesce(q.oldest_ready, l.oldest) AS oldest
+		FROM (
+			SELECT w.queue, w.mode, bool_and(w.paused) AS paused, bool_and(w.served) AS served, bool_or(w.limited) AS limited, min(w.oldest) AS oldest
+			FROM jobq_internal.lane_slots() w GROUP BY w.queue, w.mode) l
+		CROSS JOIN LATERAL (SELECT v.ready, v.oldest_ready FROM jobq.queues v WHERE v.name = l.queue OFFSET 0) q
+		WHERE (l.paused OR NOT l.served OR (l.oldest >= jobq_internal.clock() - patience) IS NOT TRUE)
+			-- jobs in shared memory may already be gone
+			AND q.ready > 0
+		ORDER BY l.queue
 	LOOP
-		CONTINUE WHEN NOT r.paused AND r.served AND r.oldest >= jobq_internal.clock() - patience;
-		-- jobs in shared memory may already be gone
-		SELECT q.oldest_ready INTO r.oldest FROM jobq.queues q WHERE q.name = r.queue;
-		CONTINUE WHEN r.oldest IS NULL;
 		-- the queue waits for adopt() only
 		CONTINUE WHEN r.paused AND EXISTS (SELECT FROM jobq.queues q WHERE q.name = r.queue AND NOT q.paused AND q.run_as IS NOT NULL);
 		IF r.paused THEN
