@@ -68,7 +68,7 @@ is_exact(const char *number)
 {
 	char		digits[DOUBLE_DIGITS];
 	char		held[DOUBLE_DIGITS];
-	char text[	DOUBLE_DIGITS + 16];
+	char		buffer[DOUBLE_DIGITS + 16];
 	int			n;
 
 	if (number[strspn(number, "-" DIGITS)] == '\0')
@@ -80,8 +80,8 @@ is_exact(const char *number)
 	n = digits_of(number, digits);
 	if (n > DOUBLE_DIGITS)
 		return false;
-	snprintf(text, sizeof(text), "%.*e", n > 0 ? n - 1 : 0, strtod(number, NULL));
-	return digits_of(text, held) == n && memcmp(digits, held, n) == 0;
+	snprintf(buffer, sizeof(buffer), "%.*e", n > 0 ? n - 1 : 0, strtod(number, NULL));
+	return digits_of(buffer, held) == n && memcmp(digits, held, n) == 0;
 }
 
 /*

@@ -548,7 +548,7 @@ answer_enqueued(Request *request, PGresult *result)
 {
 	const char *id = PQgetvalue(result, 0, 0);
 	int			digits = (int) strcspn(id, " ");
-	char text[	512];
+	char		buffer[512];
 	int			length;
 
 	if (strcmp(id + digits, " differs") == 0)
@@ -557,13 +557,13 @@ answer_enqueued(Request *request, PGresult *result)
 					   "the Idempotency-Key was used for another job: kind or payload differ");
 		return;
 	}
-	length = snprintf(text, sizeof(text), "{\"id\":%.*s}", digits, id);
-	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
+	length = snprintf(buffer, sizeof(buffer), "{\"id\":%.*s}", digits, id);
+	answer(request, MHD_HTTP_ACCEPTED, "application/json", buffer, length);
 	if (strcmp(id, "null") == 0)
 		return;
-	snprintf(text, sizeof(text), "%s%s/api/jobs/%.*s", request->named ? "/db/" : "",
+	snprintf(buffer, sizeof(buffer), "%s%s/api/jobs/%.*s", request->named ? "/db/" : "",
 			 request->named ? request->database->segment : "", digits, id);
-	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
+	answer_header(request, MHD_HTTP_HEADER_LOCATION, buffer);
 	if (id[digits] != '\0')
 		answer_header(request, "Idempotency-Replayed", "true");
 }

@@ -523,7 +523,7 @@ end(Job *job, int status)
 {
 	char	   *output;
 	char	   *errors;
-	char text[	256];
+	char		buffer[256];
 	int			code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 
 	if (job->outcome == OUTCOME_LOST)
@@ -565,13 +565,13 @@ end(Job *job, int status)
 	else
 	{
 		if (job->timed_out)
-			snprintf(text, sizeof(text), "the command ran longer than its timeout of %g s", work.timeout);
+			snprintf(buffer, sizeof(buffer), "the command ran longer than its timeout of %g s", work.timeout);
 		else if (code == -1)
-			snprintf(text, sizeof(text), "the command was ended by signal %d", WTERMSIG(status));
+			snprintf(buffer, sizeof(buffer), "the command was ended by signal %d", WTERMSIG(status));
 		else
-			snprintf(text, sizeof(text), "the command ended with exit status %d", code);
+			snprintf(buffer, sizeof(buffer), "the command ended with exit status %d", code);
 		job_end(job, code == STATUS_REJECT && !job->timed_out ? OUTCOME_REJECT : OUTCOME_NACK,
-				errors[0] != '\0' && !job->timed_out && code != -1 ? errors : text);
+				errors[0] != '\0' && !job->timed_out && code != -1 ? errors : buffer);
 	}
 	free(errors);
 }

@@ -282,7 +282,7 @@ end(Job *job, CURLcode code)
 	long		status = 0;
 	struct curl_header *header;
 	long		retry_after = -1;
-	char text[	512];
+	char		buffer[512];
 	char	   *body;
 	char	   *said;
 
@@ -298,7 +298,7 @@ end(Job *job, CURLcode code)
 	if (code == CURLE_WRITE_ERROR && job->output.len >= work.max_output)
 		code = CURLE_OK;
 	said = without_junk(body, strnlen(body, MOST_SAID));
-	snprintf(text, sizeof(text), "HTTP status %ld: %s", status, said);
+	snprintf(buffer, sizeof(buffer), "HTTP status %ld: %s", status, said);
 	free(said);
 	if (code != CURLE_OK && code != CURLE_OPERATION_TIMEDOUT && work_stops > 0)
 	{
@@ -307,8 +307,8 @@ end(Job *job, CURLcode code)
 	}
 	else if (code != CURLE_OK)
 	{
-		snprintf(text, sizeof(text), "no answer: %s", curl_easy_strerror(code));
-		job_end(job, OUTCOME_NACK, text);
+		snprintf(buffer, sizeof(buffer), "no answer: %s", curl_easy_strerror(code));
+		job_end(job, OUTCOME_NACK, buffer);
 	}
 	else if (status >= 200 && status < 300)
 		job_done(job, body);
@@ -318,9 +318,9 @@ end(Job *job, CURLcode code)
 		job->delay = retry_after;
 	}
 	else if (status >= 400 && status < 500 && status != 408 && status != 425 && status != 429 && !work.retry_4xx)
-		job_end(job, OUTCOME_REJECT, text);
+		job_end(job, OUTCOME_REJECT, buffer);
 	else
-		job_end(job, OUTCOME_NACK, text);
+		job_end(job, OUTCOME_NACK, buffer);
 	free(body);
 }
 

@@ -117,22 +117,20 @@ void
 job_done(Job *job, const char *output)
 {
 	size_t		blank = strspn(output, " \t\r\n");
-	char	   *text;
+	char	   *result;
 
 	if (work.result == RESULT_NONE || output[blank] == '\0')
 	{
 		job_end(job, OUTCOME_ACK, NULL);
 		return;
 	}
-	text = copy_text(output);
-
-	for (size_t n = strlen(text); n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'); n--)
-		text[		n - 1] = '\0';
-
-	job_end(job, OUTCOME_ACK, text);
+	result = copy_text(output);
+	for (size_t n = strlen(result); n > 0 && (result[n - 1] == '\n' || result[n - 1] == '\r'); n--)
+		result[n - 1] = '\0';
+	job_end(job, OUTCOME_ACK, result);
 	job->is_json = work.result == RESULT_JSON ||
 		(work.result == RESULT_AUTO && (output[blank] == '{' || output[blank] == '['));
-	free(text);
+	free(result);
 }
 
 void

@@ -246,7 +246,7 @@ static void
 settle(const Message *message)
 {
 	Job		   *job = message->owner;
-	char text[	1024];
+	char		buffer[1024];
 
 	job->sending = NULL;
 	switch (message->outcome)
@@ -255,9 +255,9 @@ settle(const Message *message)
 			job_end(job, OUTCOME_ACK, NULL);
 			break;
 		case MESSAGE_RETURNED:
-			snprintf(text, sizeof(text), "no queue takes the message: %s, exchange \"%s\", routing key \"%s\"",
+			snprintf(buffer, sizeof(buffer), "no queue takes the message: %s, exchange \"%s\", routing key \"%s\"",
 					 message->why, message->exchange, message->key);
-			job_end(job, OUTCOME_REJECT, text);
+			job_end(job, OUTCOME_REJECT, buffer);
 			break;
 		case MESSAGE_NACKED:
 			if (trouble_is_news("the broker could not store a message"))
@@ -266,8 +266,8 @@ settle(const Message *message)
 			job->delay = work.retry_delay;
 			break;
 		case MESSAGE_FAULTY:
-			snprintf(text, sizeof(text), "the broker refuses the message: %s", message->why);
-			job_end(job, OUTCOME_NACK, text);
+			snprintf(buffer, sizeof(buffer), "the broker refuses the message: %s", message->why);
+			job_end(job, OUTCOME_NACK, buffer);
 			break;
 	}
 }

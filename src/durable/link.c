@@ -152,18 +152,16 @@ to_token(const uint8 *bytes, int size)
 static int
 from_token(const char *token, uint8 *bytes)
 {
-	char text[	LINK_MOST * 4 / 3 + 8];
+	char		base64[LINK_MOST * 4 / 3 + 8];
 	size_t		length = strlen(token);
 
-	if (length > sizeof(text) - 4 || strpbrk(token, "+/=") != NULL)
+	if (length > sizeof(base64) - 4 || strpbrk(token, "+/=") != NULL)
 		return -1;
 	for (size_t i = 0; i < length; i++)
-		text[		i] = token[i] == '-' ? '+' : token[i] == '_' ? '/' : token[i];
-
+		base64[i] = token[i] == '-' ? '+' : token[i] == '_' ? '/' : token[i];
 	while (length % 4 != 0)
-		text[		length++] = '=';
-
-	return pg_b64_decode(text, length, (void *) bytes, LINK_MOST);
+		base64[length++] = '=';
+	return pg_b64_decode(base64, length, (void *) bytes, LINK_MOST);
 }
 
 /* Write the signed bytes of a link.  Returns their number. */

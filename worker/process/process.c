@@ -199,8 +199,8 @@ process_load_libraries(void)
 bool
 process_stopping(void)
 {
-	char text[	2 * MAXPGPATH + 1024];
-	char	   *line = text;
+	char		buffer[2 * MAXPGPATH + 1024];
+	char	   *line = buffer;
 	int			fd;
 	ssize_t		n;
 
@@ -210,9 +210,9 @@ process_stopping(void)
 	fd = BasicOpenFile("postmaster.pid", O_RDONLY | PG_BINARY);
 	if (fd < 0)
 		return true;
-	n = read(fd, text, sizeof(text) - 1);
+	n = read(fd, buffer, sizeof(buffer) - 1);
 	close(fd);
-	text[		Max(n, 0)] = '\0';
+	buffer[Max(n, 0)] = '\0';
 
 	for (int i = 1; i < LOCK_FILE_LINE_PM_STATUS && line != NULL; i++)
 	{
