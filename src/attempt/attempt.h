@@ -26,6 +26,14 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
+/* src/attempt/predecessor.c */
+extern bool jobq_group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
+							   const JobqPush *entry, Snapshot snapshot, JobqJob *first);
+extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
+								 Snapshot snapshot);
+extern bool jobq_group_follows(Relation rel, const JobqJob *before, const JobqJob *job,
+							   Snapshot snapshot);
+
 /* src/attempt/gate.c */
 extern JobqVerdict jobq_gate(Relation rel, const JobqJob *job, char mode,
 							 const JobqPush *entry, Snapshot snapshot,
@@ -35,9 +43,7 @@ extern void jobq_row_is_taken(Relation rel, const JobqJob *job,
 extern bool jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);
-
-extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
-								 Snapshot snapshot);
+extern void jobq_group_see(Relation rel, const JobqJob *first);
 
 /* src/attempt/claim.c */
 extern JobqDatabase *jobq_loaded_database(void);

@@ -14,27 +14,13 @@
  */
 #include "base/base.h"
 
-#include "access/genam.h"
-#include "access/relscan.h"
-#include "access/skey.h"
-#include "access/stratnum.h"
-#include "executor/tuptable.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/procarray.h"
-#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
 #include "attempt/attempt.h"
 
-static bool group_is_busy(Relation rel, const JobqJob *job,
-						  const JobqQueue *queue, const JobqPush *entry,
-						  Snapshot snapshot, JobqJob *first);
-static bool group_is_held(Relation rel, const JobqJob *job,
-						  const JobqQueue *queue, Snapshot snapshot,
-						  JobqJob *holder);
-static bool group_predecessor(Relation rel, const JobqJob *job,
-							  Snapshot snapshot, JobqJob *first);
 static bool is_as_popped(const JobqPush *push, const JobqPush *entry);
 static bool lacks_permit(const JobqPush *push, const JobqPermits *permits,
 						 const JobqQueue *queue);
@@ -44,7 +30,6 @@ static void drop_lease(int64 id, int64 token);
 static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
 					  int64 token);
 static void look_again(Relation rel, int64 id);
-static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);
@@ -103,7 +88,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		if (!entry->unlimited && lacks_permit(&push, &entry->permits, queue))
 			return JOBQ_LACKS_PERMIT;
 	}
-	if (group_is_busy(rel, job, queue, entry, snapshot, first))
+	if (jobq_group_is_busy(rel, job, queue, entry, snapshot, first))
 		return JOBQ_GROUP_BUSY;
 	return JOBQ_MAY_RUN;
 }
@@ -139,137 +124,6 @@ lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *
 			(push->needs[s].key != 0 && permits->tallies[s] == JOBQ_NONE))
 			return true;
 	return false;
-}
-
-/*
- * True if the job must wait for another job of its group.
- *
- * A group may have jobs in several lanes, because of several priorities, roles or limited
- * kinds.  The lane does not show jobs of further lanes, so the table is read, unless there is
- * only a single lane.
- *
- * A group permit proves two facts: no job of the group runs, and the group has no owner.
- * A job found in the table has no permit yet, and without a scheduler there are no
- * permits.  In this case the table is read for this condition, too.
- *
- * A job for which the group has waited too long is ordered like any job.
- */
-static bool
-group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
-			  const JobqPush *entry, Snapshot snapshot, JobqJob *first)
-{
-	bool		shared = jobq_group_shared(job_group(job));
-	bool		waits = shared || (queue != NULL && queue->group_waits);
-
-	if (job_group(job) == 0 || queue == NULL ||
-		(queue->group_max_running != 1 && !shared) ||
-		(waits && jobq_group_is_held_by(job, jobq_now())))
-		return false;
-	if (entry != NULL &&
-		(entry->first || entry->permits.group == JOBQ_NONE ||
-		 jobq_my_database() == NULL))
-		return false;
-	if (entry == NULL && waits &&
-		group_is_held(rel, job, queue, snapshot, first))
-		return true;
-	return group_predecessor(rel, job, snapshot, first);
-}
-
-/*
- * Search for another job of the same group that has begun before and for which the group still
- * waits, whether due or not.
- */
-static bool
-group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
-			  Snapshot snapshot, JobqJob *holder)
-{
-	TimestampTz now = jobq_now();
-	ScanKeyData keys[2];
-	int			nkeys = 1;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found = false;
-
-	ScanKeyInit(&keys[0], JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job_group(job)));
-
-	/* in one queue, skip jobs for which the group has waited too long */
-	if (queue->group_patience > 0 && !jobq_group_shared(job_group(job)))
-		ScanKeyInit(&keys[nkeys++], JOB_GROUP_HELD, BTGreaterStrategyNumber,
-					F_TIMESTAMPTZ_GT,
-					TimestampTzGetDatum(now - queue->group_patience));
-	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_GROUP_HELD), true,
-							  snapshot, nkeys, keys);
-	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		jobq_job_from_tuple(rel, tuple, holder);
-		found = job_id(holder) != job_id(job) &&
-			jobq_group_is_held_by(holder, now) &&
-			!DatumGetBool(JOB(holder, JOB_DORMANT));
-	}
-	systable_endscan(scan);
-	return found;
-}
-
-/*
- * True if another job of the group precedes this job, although this job has begun.  A crash
- * has then undone the completion of the preceding job: see jobq_job_put_back().
- */
-bool
-jobq_group_overtaken(Relation rel, const JobqJob *job, Snapshot snapshot)
-{
-	JobqQueue	buffer;
-	JobqJob		first;
-
-	return group_is_busy(rel, job, jobq_queue_by_id(job_queue_id(job), &buffer),
-						 NULL, snapshot, &first);
-}
-
-/* Search for a due job of the same group that precedes this job. */
-static bool
-group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
-				  JobqJob *first)
-{
-	TimestampTz now = jobq_now();
-	Relation	index = jobq_open_index(rel, JOBQ_JOB_GROUP);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	ScanKeyData keys[2];
-	ScanKeyData members[3];
-	IndexScanDesc scan;
-	bool		found = false;
-
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job_group(job)));
-	ScanKeyEntryInitialize(&members[0], SK_ROW_MEMBER, 2,
-						   BTLessStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT4CMP, Int32GetDatum(job_priority(job)));
-	ScanKeyEntryInitialize(&members[1], SK_ROW_MEMBER, 3,
-						   BTLessStrategyNumber, InvalidOid, InvalidOid,
-						   F_TIMESTAMPTZ_CMP,
-						   TimestampTzGetDatum(job_run_at(job)));
-	ScanKeyEntryInitialize(&members[2], SK_ROW_MEMBER | SK_ROW_END, 4,
-						   BTLessStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT8CMP, Int64GetDatum(job_id(job)));
-	MemSet(&keys[1], 0, sizeof(ScanKeyData));
-	keys[1].sk_flags = SK_ROW_HEADER;
-	keys[1].sk_attno = 2;
-	keys[1].sk_strategy = BTLessStrategyNumber;
-	keys[1].sk_argument = PointerGetDatum(members);
-
-	scan = jobq_index_beginscan(rel, index, snapshot, 2);
-	index_rescan(scan, keys, 2, NULL, 0);
-	while (!found && index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		slot_getallattrs(slot);
-		found = DatumGetTimestampTz(slot->tts_values[JOB_RUN_AT - 1]) <= now &&
-			!DatumGetBool(slot->tts_values[JOB_DORMANT - 1]);
-	}
-	if (found)
-		jobq_job_from_tuple(rel, ExecFetchSlotHeapTuple(slot, false, NULL), first);
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
-	return found;
 }
 
 /*
@@ -421,7 +275,8 @@ give_to_lane(const JobqPush *push, int64 token)
 	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
 	if (token == 0 && jobq_my_slot != NULL &&
 		jobq_my_slot->holding->permits_job == push->key.id)
-		jobq_slot_release(db, jobq_my_slot, jobq_now(), &wake);
+		jobq_permits_release(db, &jobq_my_slot->holding->permits, push->key.id, false, true,
+							 jobq_now(), &wake);
 	jobq_ready_push(db, push, push->key.run_at, &wake);
 	jobq_unlock(db, &wake);
 }
@@ -541,16 +396,16 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	if (!jobq_group_wait(db, &push, jobq_now(), &wake))
 		jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);
-	see_first(rel, first);
+	jobq_group_see(rel, first);
 	RESUME_INTERRUPTS();
 }
 
 /*
  * A group waits for this job, which may have ended or moved before.  Check this, and let the
- * group go on if so.
+ * group go on if so.  Takes db->lock exclusively.
  */
-static void
-see_first(Relation rel, const JobqJob *first)
+void
+jobq_group_see(Relation rel, const JobqJob *first)
 {
 	JobqDatabase *db = jobq_my_database();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -591,6 +446,6 @@ jobq_row_is_taken(Relation rel, const JobqJob *job, uint32 group)
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_group_taken(db, group, &push);
 	LWLockRelease(db->lock);
-	see_first(rel, job);
+	jobq_group_see(rel, job);
 	RESUME_INTERRUPTS();
 }

@@ -37,6 +37,7 @@ holding_init(void *owner, char *memory)
 	memset(slot->holding, 0, sizeof(JobqHolding));
 	slot->holding->permits = slot->holding->more = JOBQ_NO_PERMITS;
 	slot->holding->nmore = 0;
+	slot->holding->groups = JOBQ_NONE;
 }
 
 /*

@@ -20,8 +20,6 @@
 #define FEW_PARKED	16
 #endif
 
-static void group_advance(JobqDatabase *db, JobqGroup *group,
-						  TimestampTz now, JobqWakeList *wake);
 static JobqGroup *group_for(JobqDatabase *db, int64 id, uint16 limiter,
 							Oid role, TimestampTz now);
 static bool may_start(JobqDatabase *db, const JobqGroup *group, int64 id);
@@ -72,7 +70,7 @@ may_start(JobqDatabase *db, const JobqGroup *group, int64 id)
 /*
  * If the group is free, call its owner, or without an owner its first parked job.
  */
-static void
+void
 group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			  JobqWakeList *wake)
 {

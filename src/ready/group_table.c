@@ -174,13 +174,22 @@ group_lose_patience(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 }
 
 /*
+ * The permit of the group is held for this job.
+ */
+void
+group_is_run_by(JobqGroup *group, int64 id)
+{
+	group->current = id;
+	group->current_since = group->owner == id ? group->owner_since : 0;
+}
+
+/*
  * Record that a job of the group runs.
  */
 void
 jobq_group_take(JobqGroup *group, int64 id, int32 queue_id)
 {
-	group->current = id;
-	group->current_since = group->owner == id ? group->owner_since : 0;
+	group_is_run_by(group, id);
 	group->current_queue = queue_id;
 	group->running++;
 }

@@ -34,7 +34,7 @@
  * "called" back to its lane, and later jobs are parked until the called job is popped.
  *
  * Predecessors: the lane of a popped job does not show the jobs of the group in other lanes.
- * The gate therefore searches the index job_group (group_is_busy() in src/attempt/gate.c), and
+ * The gate therefore searches the index job_group (jobq_group_is_busy() in src/attempt), and
  * a job with a predecessor is parked until the predecessor is popped (jobq_group_wait()).  The
  * search is left out if the pop was certain that no job comes before (no_predecessor() in
  * pop.c).
@@ -66,7 +66,8 @@ typedef struct JobqGroup
 {
 	int64		id;				/* 0: free */
 	int64		owner;			/* the job for which the group waits; or 0 */
-	int64		current;		/* the job that was admitted last */
+	int64		current;		/* the job that was admitted last, except for
+								 * further jobs of a call */
 	TimestampTz owner_since;	/* start of the wait for the owner ... */
 	TimestampTz current_since;	/* ... or for "current"; 0: not yet */
 	int32		owner_queue;	/* queue of the owner */
@@ -81,7 +82,11 @@ typedef struct JobqGroup
 								 * to a queue */
 	uint32		account;		/* account of the role: see shares.h */
 	uint32		timer;			/* position among the timers, or JOBQ_NONE */
-	int			running;
+	uint32		slot;			/* index + 1 of the worker's slot, if jobs of
+								 * the group run in its call; or 0 */
+	uint32		held_next;		/* groups of the same call, or JOBQ_NONE */
+	uint32		held_prev;
+	int			running;		/* all jobs of a call are one */
 	bool		spilled;
 	bool		dropped;		/* a job was spilled during the read */
 	bool		refill;			/* the scheduler must read jobs */

@@ -124,6 +124,8 @@ extern int	limiters_room(JobqDatabase *db, const uint16 *limiters, TimestampTz n
 extern bool handover_is_due(JobqDatabase *db, int64 group);
 
 /* src/ready/group_table.c */
+extern void group_is_run_by(JobqGroup *group, int64 id);
+
 /* Microseconds between searches for room, if there is no slot for another group. */
 #define ROOM_PAUSE	(USECS_PER_SEC / 10)
 
@@ -325,6 +327,17 @@ extern bool group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 						TimestampTz now, uint32 *place);
 extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 						bool unused, TimestampTz now, JobqWakeList *wake);
+extern void group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
+						  JobqWakeList *wake);
+
+/* src/ready/group_set.c */
+extern bool group_set_takes(JobqDatabase *db, const JobqLane *lane, int64 group);
+extern void group_set_hold(JobqDatabase *db, JobqSlot *slot, uint32 place);
+extern JobqEntrance group_set_enter(JobqDatabase *db, JobqSlot *slot, JobqLane *lane,
+									uint32 index, TimestampTz now, uint32 *place,
+									JobqWakeList *wake);
+extern uint32 group_set_next(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, uint32 place,
+							 TimestampTz now, JobqWakeList *wake);
 
 /* src/ready/taken.c */
 extern void taken_note(JobqDatabase *db, const JobqPush *job, int source);

@@ -233,6 +233,15 @@ extern bool jobq_is_handed_out(JobqDatabase *db, int64 id);
 extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
 								JobqHolder *holders, int n, int most, int *at);
 
+/* src/ready/group_set.c */
+extern void jobq_set_again(JobqDatabase *db, JobqSlot *slot, uint32 place, int64 id,
+						   TimestampTz since, TimestampTz now, JobqWakeList *wake);
+extern void jobq_set_alone(JobqDatabase *db, JobqSlot *slot, uint32 place, int64 id);
+extern void jobq_set_alone_over(JobqDatabase *db, JobqSlot *slot, int64 id, TimestampTz now,
+								JobqWakeList *wake);
+extern void jobq_set_leave_all(JobqDatabase *db, JobqSlot *slot, TimestampTz now,
+							   JobqWakeList *wake);
+
 /* src/ready/permit.c */
 extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,

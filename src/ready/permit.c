@@ -39,6 +39,7 @@ jobq_limits_clear(JobqDatabase *db)
 	{
 		slot->holding->permits = slot->holding->more = JOBQ_NO_PERMITS;
 		slot->holding->nmore = 0;
+		slot->holding->groups = JOBQ_NONE;
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 		db->leases->leases[i].permits = JOBQ_NO_PERMITS;
@@ -292,6 +293,7 @@ jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeLis
 						 slot->run.state == JOBQ_RUN_LIVE, jobq_run_unused(&slot->run),
 						 now, wake);
 	jobq_slot_release_more(db, slot, slot->holding->nmore, false, now, wake);
+	jobq_set_leave_all(db, slot, now, wake);
 }
 
 /*

@@ -19,6 +19,9 @@
 #define LONG_HEAP	512
 #endif
 
+/* Maximum number of jobs parked between two further jobs of a call. */
+#define MAX_PARKS	64
+
 /* Maximum number of stale lanes moved by a pop. */
 #define MAX_RECALLS	(4 * SAMPLE)
 
@@ -29,6 +32,8 @@ static bool pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine,
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane,
 						   const JobqPush *popped, TimestampTz now);
 static bool is_paced(JobqDatabase *db, uint16 index);
+static uint32 next_of_set(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, TimestampTz now,
+						  uint32 *place, JobqWakeList *wake);
 static void wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  JobqWakeList *wake);
 static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
@@ -78,7 +83,7 @@ pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine, TimestampTz 
 	AssertExclusive(db->lock);
 	if (mine != NULL)
 		mine->holding->woken = 0;
-	if (mine != NULL && (jobq_permits_any(&mine->holding->permits) || mine->holding->nmore > 0))
+	if (mine != NULL && jobq_holding_any(mine->holding))
 		jobq_slot_release(db, mine, now, wake);
 
 	keyed_wake_due(db, now, wake);
@@ -252,7 +257,7 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 
 /*
  * May the worker in this slot take permits for a further job of the lane?  All further jobs have
- * the same permits, and none of a key, of a group, or of a limiter whose jobs do not wait.
+ * the same permits of limiters, and none of a key, or of a limiter whose jobs do not wait.
  */
 static bool
 takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, TimestampTz now)
@@ -272,46 +277,102 @@ takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, Timesta
 			continue;
 		limiter = &db->limits->limiters[index];
 		if (limiter->keyed || limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT ||
+			(lane->heap == JOBQ_NONE && place_is_kept_for_others(limiter, lane->role, now)) ||
 			(slot->holding->nmore > 0 && jobq_limiter_counts(limiter) &&
 			 held->limiters[s] == JOBQ_NO_LIMITER))
 			return false;
 	}
+
+	/* the lane may have parked jobs only */
+	if (lane->heap == JOBQ_NONE)
+		return lane->count == 0 &&
+			limiters_room(db, lane->limiters, now, &db->limits->due) > 0;
 	return heap_room(db, &db->ready->heaps[lane->heap], now, &db->limits->due) > 0;
 }
 
 /*
+ * Unlink the next entry for a worker that runs jobs of the lane together: the parked job that
+ * follows in the group of the last job, or the first job of the lane.  Jobs that have to wait for
+ * their groups are parked.  *place: on entry, the group of the last job; then of this job.
+ * Returns the index of the entry, or JOBQ_NONE.
+ */
+static uint32
+next_of_set(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, TimestampTz now, uint32 *place,
+			JobqWakeList *wake)
+{
+	uint32		index = *place == JOBQ_NONE ? JOBQ_NONE
+		: group_set_next(db, slot, lane, *place, now, wake);
+
+	AssertExclusive(db->lock);
+	for (int i = 0; index == JOBQ_NONE && i < MAX_PARKS; i++)
+	{
+		int64		group;
+
+		if (lane->heap == JOBQ_NONE || lane->count == 0)
+			break;
+		group = db->ready->entries[lane->head].group;
+		if (group != 0 && !group_set_takes(db, lane, group))
+			break;
+		index = entry_leave_first(db, lane, wake);
+		*place = JOBQ_NONE;
+		if (group != 0 &&
+			group_set_enter(db, slot, lane, index, now, place, wake) == JOBQ_PARKED)
+			index = JOBQ_NONE;
+	}
+	return index;
+}
+
+/*
  * Pop up to "room" further jobs of the lane of a job that this worker has popped, to run them
- * together, as many as the limiters of the lane permit.  The permits of these jobs are held in
- * the slot.  Returns the number of jobs.
+ * together, as many as the limiters of the lane permit.  last: the job that was popped last.  The
+ * permits of these jobs are held in the slot; those of groups belong to the call.  Returns the
+ * number of jobs.
  */
 int
-jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
+jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 					JobqPush *more, int room, JobqWakeList *wake)
 {
 	JobqHolding *holding = slot->holding;
 	TimestampTz now = jobq_now();
+	uint32		place = last->permits.group;
+	uint32		first = holding->permits.group; /* if this is the first call */
 	JobqLane   *lane;
 	int			n = 0;
 
 	AssertExclusive(db->lock);
-	while (n < room && prefetch_take_like(slot, first, &more[n]))
+	if (first != JOBQ_NONE && db->groups->groups[first].slot != 0)
+		return 0;
+	if (first != JOBQ_NONE)
+		group_set_hold(db, slot, first);
+	holding->permits.group = JOBQ_NONE;
+	while (n < room && prefetch_take_like(slot, last, &more[n]))
 		n++;
-	lane = jobq_lane_find(db, first->queue_id, first->priority, first->role,
-						  first->flow, false, false);
-	while (n < room && lane != NULL && lane->heap != JOBQ_NONE && lane->count > 0 &&
-		   db->ready->entries[lane->head].group == 0 && takes_more(db, slot, lane, now))
+	lane = jobq_lane_find(db, last->queue_id, last->priority, last->role,
+						  last->flow, false, false);
+	while (n < room && lane != NULL && takes_more(db, slot, lane, now))
 	{
-		entry_take(db, entry_leave_first(db, lane, wake), &more[n]);
-		more[n].permits = permits_take(db, lane, JOBQ_NONE, now);
+		uint32		index = next_of_set(db, slot, lane, now, &place, wake);
+		JobqPush   *popped = &more[n];
+
+		if (index == JOBQ_NONE)
+			break;
+		entry_take(db, index, popped);
+		popped->permits = permits_take(db, lane, JOBQ_NONE, now);
 		(void) lane_served_one(db, lane);
-		turns_over(db, lane->role, &more[n].permits);
-		if (jobq_permits_any(&more[n].permits))
+		turns_over(db, lane->role, &popped->permits);
+		if (jobq_permits_any(&popped->permits))
 		{
-			holding->more = more[n].permits;
+			holding->more = popped->permits;
 			holding->nmore++;
 		}
+		popped->permits.group = place;
+		if (popped->group != 0)
+			popped->first = !jobq_group_shared(popped->group) &&
+				no_predecessor(db, lane, popped, now);
 		n++;
 	}
+	if (n == 0 && first != JOBQ_NONE)
+		jobq_set_alone(db, slot, first, holding->permits_job);
 	if (db->ready->starved && db->ready->nfree >= (uint32) jobq_ready_entries / 8)
 	{
 		db->ready->starved = false;

@@ -46,6 +46,7 @@ typedef struct JobqHolding
 	int64		permits_job;
 	JobqPermits more;			/* of each further job popped to run together */
 	int			nmore;			/* number of these jobs, if they need permits */
+	uint32		groups;			/* the groups of a call: see group_set.c */
 	uint32		woken;			/* index + 1 of the lane for which the worker
 								 * was woken; or 0 */
 
@@ -62,6 +63,14 @@ typedef struct JobqHolding
 								 * the lanes */
 	JobqPush	prefetched[JOBQ_MAX_PREFETCH];
 } JobqHolding;
+
+/* Does the worker hold any permit? */
+static inline bool
+jobq_holding_any(const JobqHolding *holding)
+{
+	return jobq_permits_any(&holding->permits) || holding->nmore > 0 ||
+		holding->groups != JOBQ_NONE;
+}
 
 /* src/ready/area.c */
 extern const JobqArea jobq_holding_area;
@@ -107,7 +116,7 @@ extern void jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot,
 extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 						   TimestampTz now, JobqPush *popped,
 						   JobqWakeList *wake);
-extern int	jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *first,
+extern int	jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 								JobqPush *more, int room, JobqWakeList *wake);
 extern void jobq_quarantine_over(JobqDatabase *db, int slot);
 

@@ -48,6 +48,7 @@ static char state_after(JobqCause cause);
 static const char *reason_of(JobqCause cause);
 static bool archive_row(const JobqJob *job, const End * end, Datum *values,
 						bool *nulls);
+static bool ends_by_permit(const JobqJob *job);
 static bool cost_of(const JobqJob *job, const End * end, Datum *cost);
 static void raise_end(const JobqJob *job, const End * end);
 static void tell_asker(const JobqJob *job, const End * end);
@@ -95,6 +96,21 @@ reason_of(JobqCause cause)
 }
 
 /*
+ * Does the group of this job learn of the job's end from the permit, which the worker returns?
+ * Other than a single job, a job of a call is not known to its group, unless the group waits for
+ * the job.
+ */
+static bool
+ends_by_permit(const JobqJob *job)
+{
+	if (jobq_current == NULL || jobq_current->slot == NULL)
+		return false;
+	if (jobq_slot_member(jobq_current->slot, job_id(job)) != NULL)
+		return JOB_ISNULL(job, JOB_GROUP_HELD);
+	return job_id(jobq_current->job) == job_id(job);
+}
+
+/*
  * A job is finished: note its end for the commit, and fill in its row for the archive.
  * Returns false if the queue does not keep the job.
  */
@@ -111,10 +127,7 @@ archive_row(const JobqJob *job, const End * end, Datum *values, bool *nulls)
 	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
 	jobq_length_remove(job_queue_id(job));
 
-	/* the group of a worker's current job learns of the end by the permit */
-	if (job_group(job) != 0 &&
-		(jobq_current == NULL || jobq_current->slot == NULL ||
-		 job_id(jobq_current->job) != job_id(job)))
+	if (job_group(job) != 0 && !ends_by_permit(job))
 		jobq_at_commit_group_end(job_group(job), job_id(job));
 	if (job_batch(job) != 0)
 		jobq_at_commit_batch(job_batch(job), job_id(job),

@@ -203,9 +203,20 @@ jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
+ * Insert a job to be run again as if it had not run.  The job's batch is evaluated, because the
+ * batch may be about to be cancelled.
+ */
+void
+jobq_job_insert_back(Relation rel, JobqJob *job)
+{
+	if (job_batch(job) != 0)
+		jobq_at_commit_batch(job_batch(job), job_id(job), false);
+	jobq_job_insert(rel, job);
+}
+
+/*
  * Insert a job to be run again.  Its group waits for the job, since the time when the job
- * first returned.  The row stores this time.  The job's batch is evaluated, because the batch
- * may be about to be cancelled.
+ * first returned.  The row stores this time.
  */
 void
 jobq_job_insert_again(Relation rel, JobqJob *job)
@@ -216,9 +227,7 @@ jobq_job_insert_again(Relation rel, JobqJob *job)
 			JOB_SET(job, JOB_GROUP_HELD, TimestampTzGetDatum(jobq_now()));
 		jobq_at_commit_group_held(job_group(job), job_id(job), job_held_since(job));
 	}
-	if (job_batch(job) != 0)
-		jobq_at_commit_batch(job_batch(job), job_id(job), false);
-	jobq_job_insert(rel, job);
+	jobq_job_insert_back(rel, job);
 }
 
 /*

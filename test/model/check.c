@@ -164,6 +164,12 @@ check_permits(void)
 		count_permits(&holding->permits, limiters, groups, keys);
 		for (int k = 0; k < holding->nmore; k++)
 			count_permits(&holding->more, limiters, groups, keys);
+		for (uint32 g = holding->groups; g != JOBQ_NONE; g = db->groups->groups[g].held_next)
+		{
+			groups[g]++;
+			if (db->groups->groups[g].slot != (uint32) i + 1)
+				model_fail("group %u is of slot %u", g, db->groups->groups[g].slot);
+		}
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
@@ -846,6 +852,8 @@ check_starts(int r, Moment popped)
 		if (i == r || other->state != ROW_LIVE ||
 			other->job.group != row->job.group)
 			continue;
+		if (other->worker >= 0 && world.workers[other->worker].collecting)
+			continue;			/* in the same call */
 		if (other->worker >= 0 || other->session >= 0)
 			running++;
 		else if (group_max == 1 && row_is_due(other) &&

@@ -123,6 +123,7 @@ typedef struct Worker
 	JobqPush	popped;			/* the last job popped */
 	int			nmore;			/* jobs that run together with the job: */
 	int			more[MAX_MORE];
+	bool		collecting;		/* the jobs that run together are chosen */
 } Worker;
 
 /* A time, as a count of commits and hand-overs and by the clock. */

@@ -15,6 +15,7 @@
 World		world;
 
 static void worker_pop(int w);
+static bool may_follow(int w, const JobqPush *entry);
 static bool session_look(int s);
 
 /* ---------- the table ---------- */
@@ -595,6 +596,55 @@ world_ran(JobqSlot *slot)
 	jobq_run_to(&slot->run, JOBQ_RUN_DONE);
 }
 
+/* Does the worker run a job of this group? */
+static bool
+runs_group(int w, int64 group)
+{
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (ALIVE(&world.rows[i]) && world.rows[i].worker == w && world.rows[i].job.group == group)
+			return true;
+	return false;
+}
+
+/*
+ * May the job run in the same call as the jobs of its group that the worker runs?  No other job
+ * must come in between, and a job for which the group waits has the group for itself:
+ * worker/runner/admit.c.
+ */
+static bool
+may_follow(int w, const JobqPush *entry)
+{
+	int			r = row_of(entry->key.id);
+
+	if (!runs_group(w, entry->group))
+		return true;
+	if (r < 0 || world.rows[r].held)
+		return false;
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		const Row  *other = &world.rows[i];
+
+		if (!ALIVE(other) || other->job.group != entry->group || i == r)
+			continue;
+		if (other->worker == w && other->held)
+			return false;
+		if (!entry->first && other->worker != w && precedes(other, &world.rows[r]))
+			return false;
+		if (!entry->first && other->worker == w && !precedes(other, &world.rows[r]))
+			return false;
+	}
+	return true;
+}
+
+static void
+give_back_more(JobqSlot *slot, JobqPush *job, JobqWakeList *wake)
+{
+	job->permits.group = JOBQ_NONE;
+	if (jobq_permits_any(&job->permits))
+		jobq_slot_release_more(db, slot, 1, true, world.now, wake);
+	jobq_ready_push(db, job, job->key.run_at, wake);
+}
+
 /*
  * The worker runs a job, and pops further jobs of the lane to run together with the job, or to
  * give them back.
@@ -605,6 +655,7 @@ worker_pop_more(int w, bool gives_back)
 	JobqSlot   *slot = &jobq_shared->slots[w];
 	Worker	   *worker = &world.workers[w];
 	JobqPush	more[MAX_MORE];
+	bool		refused[MAX_MORE] = {false};
 	JobqWakeList wake = {0};
 	uint64		served = db->limits->served;
 	int			n;
@@ -616,23 +667,95 @@ worker_pop_more(int w, bool gives_back)
 		trace("  popped job %d, too\n", (int) more[i].key.id);
 		note_turn(&more[i], served);
 		check_rest_of(&more[i]);
-		if (!gives_back)
-			continue;
-		if (jobq_permits_any(&more[i].permits))
-			jobq_slot_release_more(db, slot, 1, true, world.now, &wake);
-		jobq_ready_push(db, &more[i], more[i].key.run_at, &wake);
+		if (gives_back)
+			give_back_more(slot, &more[i], &wake);
 	}
 	unlock(&wake);
+	worker->collecting = true;
 	for (int i = 0; i < n && !gives_back; i++)
 	{
-		int			r = gate(&more[i], slot, 0, world_moment());
+		uint32		place = more[i].permits.group;
+		bool		waits = false;
+		int			r;
 
+		for (int j = 0; j < i; j++)
+			waits |= more[j].group == more[i].group && refused[j];
+		if (place != JOBQ_NONE &&
+			(waits || db->groups->groups[place].slot != (uint32) w + 1 || !may_follow(w, &more[i])))
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			give_back_more(slot, &more[i], &wake);
+			unlock(&wake);
+			continue;
+		}
+		more[i].first |= place != JOBQ_NONE && runs_group(w, more[i].group);
+		r = gate(&more[i], slot, 0, world_moment());
+		refused[i] = r < 0;
 		if (r >= 0)
 		{
 			world.rows[r].worker = w;
 			worker->more[worker->nmore++] = r;
 		}
+		else if (place != JOBQ_NONE && !runs_group(w, more[i].group))
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_set_alone(db, slot, place, more[i].key.id);
+			jobq_set_alone_over(db, slot, more[i].key.id, world.now, &wake);
+			unlock(&wake);
+		}
 	}
+	worker->collecting = false;
+}
+
+/*
+ * The jobs of a call end: each of a group in the order of the group.  Only the last of a group may
+ * have to run again.
+ */
+static void
+call_end(int w, uint32 how)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	Worker	   *worker = &world.workers[w];
+
+	for (int i = -1; i < worker->nmore; i++)
+	{
+		Row		   *row = &world.rows[i < 0 ? worker->row : worker->more[i]];
+		bool		last = row->job.group != 0;
+		JobqWakeList wake = {0};
+
+		row->worker = -1;
+		last &= !runs_group(w, row->job.group);
+		if (i >= 0 && !(last && (how >> (i + 2)) % 4 == 0))
+			row->state = ROW_FREE;
+		else if (i < 0 && !(slot->run.state == JOBQ_RUN_LIVE && last))
+			row->state = ROW_FREE;
+		if (row->state == ROW_FREE && row->held)
+			group_end(&row->job);
+		if (row->state == ROW_FREE)
+			continue;
+		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_set_again(db, slot, jobq_group_find(db, row->job.group) - db->groups->groups,
+					   row->job.key.id, row->held_since, world.now, &wake);
+		unlock(&wake);
+	}
+}
+
+/*
+ * A worker has died with this job and others.  The job keeps its position, and its group does not
+ * wait for the job.
+ */
+static void
+back_after_death(Row *row)
+{
+	JobqWakeList wake = {0};
+
+	row->worker = -1;
+	row->committed = ++world.tick;
+	ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 5);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(db, &row->job, world.now, &wake);
+	unlock(&wake);
 }
 
 /*
@@ -647,8 +770,7 @@ worker_pop(int w)
 	JobqPush	entry;
 	bool		popped = false;
 
-	if (!jobq_permits_any(&slot->holding->permits) && slot->holding->nmore == 0 &&
-		worker->popped.charged <= 0)
+	if (!jobq_holding_any(slot->holding) && worker->popped.charged <= 0)
 		popped = jobq_prefetch_take(db, slot, &entry);
 	if (!popped)
 	{
@@ -698,7 +820,9 @@ worker_pop(int w)
 		world.rows[worker->row].worker = w;
 		slot->run.queue_id = entry.queue_id;
 		slot->run.job = entry.key.id;
-		if (entry.group == 0 && !entry.quarantine && entry.charged <= 0 && !entry.unlimited &&
+		if ((entry.group == 0 || jobq_group_shared(entry.group) ||
+			 !queue_of(entry.queue_id)->limited ||
+			 queue_of(entry.queue_id)->limiter.group_max_running == 1) && !entry.quarantine && entry.charged <= 0 && !entry.unlimited &&
 			entry.key.id % 2 == 0)
 			worker_pop_more(w, entry.key.id % 8 == 0);
 		jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
@@ -721,17 +845,20 @@ worker_end(int w, uint32 how)
 	JobqSlot   *slot = &jobq_shared->slots[w];
 	Worker	   *worker = &world.workers[w];
 	Row		   *row = &world.rows[worker->row];
+	bool		call = slot->holding->groups != JOBQ_NONE;
 
 	trace("  job %d ends\n", (int) row->job.key.id);
 	jobq_run_to(&slot->run, JOBQ_RUN_ENDING);
 	jobq_run_to(&slot->run, how % 4 == 0 ? JOBQ_RUN_LIVE : JOBQ_RUN_DONE);
-	if (slot->run.state == JOBQ_RUN_LIVE)
+	if (call)
+		call_end(w, how);
+	else if (slot->run.state == JOBQ_RUN_LIVE)
 		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
 	else
 		row->state = ROW_FREE;
 	if (row->job.quarantine)
 		jobq_quarantine_over(db, w);
-	for (int i = 0; i < worker->nmore; i++)
+	for (int i = 0; i < worker->nmore && !call; i++)
 		world.rows[worker->more[i]].state = ROW_FREE;
 	worker->nmore = 0;
 	worker->row = -1;
@@ -782,9 +909,12 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	{
 		live = true;
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
-		again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+		if (slot->holding->groups == JOBQ_NONE)
+			again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+		else
+			back_after_death(&world.rows[worker->row]);
 		for (int i = 0; i < worker->nmore; i++)
-			again(&world.rows[worker->more[i]], 0, false);
+			back_after_death(&world.rows[worker->more[i]]);
 		worker->nmore = 0;
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGED);
 	}
@@ -794,6 +924,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 						 slot->holding->permits_job, live, false, world.now,
 						 &wake);
 	jobq_slot_release_more(db, slot, slot->holding->nmore, false, world.now, &wake);
+	jobq_set_leave_all(db, slot, world.now, &wake);
 	unlock(&wake);
 	slot->state = JOBQ_SLOT_FREE;
 	worker_attach(w);
@@ -1199,7 +1330,10 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	{
 		if (world.rows[i].state == ROW_OPEN)
 			world.rows[i].state = ROW_FREE;
-		if (world.rows[i].worker >= 0 || world.rows[i].session >= 0)
+
+		/* jobs of a call become suspects, for which no group waits */
+		if (world.rows[i].session >= 0 ||
+			(world.rows[i].worker >= 0 && world.workers[world.rows[i].worker].nmore == 0))
 			row_hold(&world.rows[i]);
 		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
 	}

@@ -87,6 +87,7 @@ process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, Time
 	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job, live,
 						 unused, now, &wake);
 	jobq_slot_release_more(db, slot, slot->holding->nmore, unused, now, &wake);
+	jobq_set_leave_all(db, slot, now, &wake);
 	jobq_unlock(db, &wake);
 }
 

@@ -15,6 +15,9 @@
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
+static bool waits_for_group(const Piece *piece, const Collected *candidate);
+static JobqVerdict ask_gate(Relation rel, const Piece *piece, Collected *candidate,
+							const JobqJob *job);
 static bool in_common(const JobqJob *a, const JobqJob *b);
 static uint32 hash_common(const JobqJob *job);
 
@@ -39,15 +42,22 @@ admit(Relation rel, Piece *piece)
 		int			at = piece->list[i];
 		Collected  *candidate = &collected[at];
 		JobqJob    *job = &piece->jobs[piece->n];
-		JobqJob		first;
+		JobqVerdict verdict = JOBQ_GONE;
 
+		candidate->member = 0;
+		if (waits_for_group(piece, candidate))
+			continue;
 		if (candidate->alike != 0 && piece->n > 0 &&
 			candidate->alike != collected[piece->list[0]].alike)
 			continue;
-		if (!jobq_job_fetch_entry(rel, &candidate->entry, GetActiveSnapshot(), job) ||
-			!may_join(job) ||
-			jobq_gate(rel, job, MODE_WORKER, &candidate->entry, GetActiveSnapshot(),
-					  piece->now, &first) != JOBQ_MAY_RUN)
+		if (jobq_job_fetch_entry(rel, &candidate->entry, GetActiveSnapshot(), job) &&
+			may_join(job))
+			verdict = ask_gate(rel, piece, candidate, job);
+		candidate->entry.first = false; /* another job may come before from
+										 * now on */
+		if (verdict == JOBQ_NOT_TOGETHER)
+			continue;
+		if (verdict != JOBQ_MAY_RUN)
 		{
 			candidate->alone = true;
 			continue;
@@ -60,9 +70,48 @@ admit(Relation rel, Piece *piece)
 			continue;
 		}
 		piece->list[piece->n++] = at;
+		candidate->member = piece->n;
 	}
 	if (nestlevel > 0)
 		AtEOXact_GUC(false, nestlevel);
+}
+
+/*
+ * Must the previous job of the group be over, before this job can be in a piece?  A job for which
+ * the group waits has the group for itself.
+ */
+static bool
+waits_for_group(const Piece *piece, const Collected *candidate)
+{
+	const Collected *before;
+
+	if (group_lets(candidate))
+		return false;
+	before = &collected[candidate->before];
+	return candidate->held || before->member == 0 ||
+		!JOB_ISNULL(&piece->jobs[before->member - 1], JOB_GROUP_HELD);
+}
+
+/*
+ * Ask the gate for the job of a candidate.  If the previous job of the group is in the piece, no
+ * other job must come in between.  Otherwise the job runs later (JOBQ_NOT_TOGETHER).
+ */
+static JobqVerdict
+ask_gate(Relation rel, const Piece *piece, Collected *candidate, const JobqJob *job)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	JobqJob		first;
+
+	if (candidate->before >= 0 && collected[candidate->before].member > 0)
+	{
+		const JobqJob *before = &piece->jobs[collected[candidate->before].member - 1];
+
+		if (!JOB_ISNULL(job, JOB_GROUP_HELD) ||
+			(!candidate->entry.first && !jobq_group_follows(rel, before, job, snapshot)))
+			return JOBQ_NOT_TOGETHER;
+		candidate->entry.first = true;
+	}
+	return jobq_gate(rel, job, MODE_WORKER, &candidate->entry, snapshot, piece->now, &first);
 }
 
 /* What the jobs of a piece have in common, beside queue, priority and role of the run. */

@@ -143,7 +143,12 @@ suspect(Relation rel, int64 id, int njobs, JobqSlot *slot)
 		jobq_log_keep_told(jobq_my_database(), slot, &job);
 	JOB_SET(&job, JOB_TOGETHER, Int16GetDatum(1));
 	jobq_log_say(&job, psprintf("given back without a charge: its worker was lost, which ran %d jobs together", njobs));
-	jobq_job_insert_again(rel, &job);
+
+	/* several jobs of a group may have run, so the group waits for none */
+	if (JOB_ISNULL(&job, JOB_GROUP_HELD))
+		jobq_job_insert_back(rel, &job);
+	else
+		jobq_job_insert_again(rel, &job);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	return LOST_LIVE;
 }

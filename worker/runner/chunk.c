@@ -18,6 +18,11 @@
  *
  * A piece of n jobs with one bad job therefore has at most 2 * log2(n) further calls.
  *
+ * Jobs of a group are in order, in a piece and from one piece to the next.  If the handler asks
+ * for another attempt of a job, the further jobs of the group must not run before.  The piece is
+ * then tried again without them.  After the commit, or after a job of the group has run alone,
+ * the further jobs go back to the ready set, where the group may wait for the job.
+ *
  * If the worker dies during a piece, the scheduler charges no job.  Each job of the piece is a
  * suspect (job_suspect()), and runs alone from then on: see charge.c.
  *
@@ -111,7 +116,13 @@ static void
 run_list(RunContext *run, int *list, int n)
 {
 	PieceEnd	end = PIECE_AGAIN;
+	int			listed = n;
 
+	/* the previous half may have given back further jobs of a group */
+	n = 0;
+	for (int i = 0; i < listed; i++)
+		if (!collected[list[i]].over)
+			list[n++] = list[i];
 	for (int i = 0; n > 1 && end == PIECE_AGAIN; i++)
 	{
 		process_interrupts();
@@ -121,7 +132,7 @@ run_list(RunContext *run, int *list, int n)
 	}
 	if (end == PIECE_OVER)
 		return;
-	if (n == 1)
+	if (n == 1 && group_lets(&collected[list[0]]))
 		run_alone(run, &collected[list[0]]);
 	else if (end == PIECE_FAILED)
 	{
@@ -140,7 +151,14 @@ run_alone(RunContext *run, Collected *job)
 	if (run->slot->run.state != JOBQ_RUN_POPPED)
 		jobq_run_to(&run->slot->run, JOBQ_RUN_POPPED);
 	job->over = true;
+	if (job->entry.permits.group == JOBQ_NONE)
+	{
+		run_job(run, &job->entry);
+		return;
+	}
+	group_begin_alone(job);
 	run_job(run, &job->entry);
+	group_end_alone(job);
 }
 
 /*
@@ -168,6 +186,7 @@ try_piece(RunContext *run, int *list, int *n, bool last)
 	*n = piece->n;
 	if (piece->n < 2)
 	{
+		collected[list[0]].member = 0;
 		table_close(rel, NoLock);
 		end_transaction();
 		MemoryContextSwitchTo(top);
@@ -226,6 +245,7 @@ empty_piece(void)
 		piece.jobs = jobs;
 	}
 	piece.n = piece.nnamed = 0;
+	piece.divided = false;
 	piece.kind = NULL;
 	return &piece;
 }
@@ -311,7 +331,7 @@ name_jobs(RunContext *run, Piece *piece)
 
 /*
  * Delete the rows of the jobs.  A job with a row that another transaction has taken leaves the
- * piece.
+ * piece, with the further jobs of its group.
  */
 static void
 delete_rows(Relation rel, Piece *piece)
@@ -321,10 +341,16 @@ delete_rows(Relation rel, Piece *piece)
 	for (int i = 0; i < piece->n; i++)
 	{
 		int			at = piece->list[i];
+		Collected  *job = &collected[at];
 
+		job->member = 0;
+		job->live = false;
+		if (job->before >= 0 && !collected[job->before].over &&
+			collected[job->before].member == 0)
+			continue;
 		if (!jobq_job_delete(rel, &piece->jobs[i]))
 		{
-			collected[at].alone = true;
+			job->alone = true;
 			continue;
 		}
 		if (n < i)
@@ -333,7 +359,7 @@ delete_rows(Relation rel, Piece *piece)
 			piece->list[i] = piece->list[n];
 			piece->list[n] = at;
 		}
-		n++;
+		job->member = ++n;
 	}
 	piece->n = n;
 }
@@ -434,9 +460,13 @@ record_ends(Relation rel, Piece *piece, Datum *results, bool *none)
 			completed[n] = piece->jobs[i];
 		if (current->outcome != OUTCOME_COMPLETE)
 		{
-			collected[piece->list[i]].live =
-				jobq_attempt_returned(rel, &completed[n], current, piece->now, !none[i],
-									  results[i]);
+			Collected  *job = &collected[piece->list[i]];
+
+			job->live = jobq_attempt_returned(rel, &completed[n], current, piece->now, !none[i],
+											  results[i]);
+			if (job->live && job->after >= 0 && collected[job->after].member > 0 &&
+				group_waits(&piece->jobs[i]))
+				collected[job->after].held = piece->divided = true;
 			continue;
 		}
 		if (!none[i])
@@ -447,6 +477,8 @@ record_ends(Relation rel, Piece *piece, Datum *results, bool *none)
 		results[n] = results[i];
 		none[n++] = none[i];
 	}
+	if (piece->divided)
+		elog(ERROR, "further jobs of the group run later");
 	if (n > 0)
 		jobq_archive_many(completed, started_at, n, results, none);
 }
@@ -472,6 +504,7 @@ after_failure(RunContext *run, Piece *piece, bool last)
 	}
 	PG_END_TRY();
 	run->next = JOBQ_RUN_POPPED;
+	again |= piece->divided;
 	if (!again && !was_cancelled(run->slot))
 		ereport(LOG,
 				(errmsg("%d jobs of kind \"%s\" have failed together, and run again in two halves",
@@ -484,7 +517,8 @@ after_failure(RunContext *run, Piece *piece, bool last)
 /*
  * A try is over: the slot no longer names the jobs.  Carry out the requests of cancel() for
  * jobs that may run again.  Each of these leaves the piece, which is then tried again.  A job
- * that the commit left live has an entry in the ready set, and is over here.
+ * that the commit left live has an entry in the ready set, and is over here.  A group may wait for
+ * such a job from now on.
  */
 static PieceEnd
 leave_piece(RunContext *run, Piece *piece, PieceEnd end)
@@ -497,12 +531,15 @@ leave_piece(RunContext *run, Piece *piece, PieceEnd end)
 	for (int i = 0; i < piece->nnamed; i++)
 	{
 		collected[piece->list[i]].named = false;
+		collected[piece->list[i]].member = 0;
 		if (i < piece->n && end == PIECE_OVER)
 			collected[piece->list[i]].over = true;
 	}
 	jobq_current = NULL;
 	jobq_injection_point("jobq-attempt-left");
 	clean_session(false);
+	if (end == PIECE_OVER)
+		groups_give_up(piece);
 
 	for (int i = 0; i < piece->nnamed; i++)
 	{

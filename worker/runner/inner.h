@@ -79,6 +79,13 @@ typedef struct Collected
 	bool		alone;			/* runs by run_job() */
 	bool		named;			/* the slot names the job */
 	bool		live;			/* over here, but the job will run again */
+	bool		held;			/* runs after the previous job of its group,
+								 * not with it */
+	int			before;			/* index of the previous job of the group, or
+								 * -1 */
+	int			after;			/* index of the next job of the group, or -1 */
+	int			member;			/* number of the job in the piece, from 1; 0:
+								 * not in a piece */
 } Collected;
 
 /* Jobs that run together, during a try: see chunk.c. */
@@ -94,6 +101,9 @@ typedef struct Piece
 	const char *kind;
 	JobqHandler handler;
 	TimestampTz now;
+	bool		divided;		/* a job of a group will run again, and
+								 * further jobs of the group must leave the
+								 * piece */
 } Piece;
 
 /* worker/runner/charge.c */
@@ -145,6 +155,14 @@ extern int	ncollected;
 extern bool collect(const JobqPush *entry, const JobqJob *job);
 extern bool may_join(const JobqJob *job);
 extern void collect_return(JobqWakeList *wake);
+extern void collect_give_back(int at, JobqWakeList *wake);
+
+/* worker/runner/set_groups.c */
+extern bool group_lets(const Collected *job);
+extern bool group_waits(const JobqJob *job);
+extern void group_begin_alone(const Collected *job);
+extern void group_end_alone(Collected *job);
+extern void groups_give_up(const Piece *piece);
 
 /* worker/runner/run.c */
 extern void run_job(RunContext *run, const JobqPush *entry);

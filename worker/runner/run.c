@@ -292,7 +292,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 
 	if (!jobq_job_delete(rel, job))
 	{
-		jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
+		jobq_row_is_taken(rel, job, run->entry.permits.group);
 		run->next = JOBQ_RUN_MISSED;
 		table_close(rel, NoLock);
 		PopActiveSnapshot();

@@ -211,7 +211,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	bool		popped;
 
 	if (!my_slot->yields && run.entry.charged <= 0 &&
-		!jobq_permits_any(&my_slot->holding->permits) && my_slot->holding->nmore == 0 &&
+		!jobq_holding_any(my_slot->holding) &&
 		jobq_prefetch_take(my_db, my_slot, entry))
 		return true;
 	now = jobq_now();
