@@ -240,6 +240,11 @@ def own_cpu():
     return _own_ticks() / TICKS
 
 
+def cpu_since(begun):
+    """CPU seconds since own_cpu() was called: at least a tick, so that ratios are defined."""
+    return max(own_cpu() - begun, 1 / TICKS)
+
+
 def _own_ticks():
     return sum(sum(ticks) for ticks in _own_processes().values())
 

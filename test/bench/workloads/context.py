@@ -1,6 +1,6 @@
 """What it costs to take settings along: a queue that carries search_path, against one that carries nothing."""
 
-from lib import own_cpu, pick, sql, value, wait_for
+from lib import cpu_since, own_cpu, pick, sql, value, wait_for
 from systems import WORKERS
 
 TITLE = "no-op jobs of 100 bytes in workers: nothing carried, search_path, search_path of 50 schemas in turn"
@@ -14,7 +14,7 @@ def fill(jobs, name):
            PERFORM %s, jobq.enqueue('noop', jsonb_build_object('i', i, 'pad', repeat('x', 80)), 'bench');
            END LOOP; END $$""" % (jobs, "set_config('search_path', format('branch_%s, public', i % 50), true)"
                                   if name == TURNS else "NULL"))
-    return 1e6 * (own_cpu() - begun) / jobs
+    return 1e6 * cpu_since(begun) / jobs
 
 
 def measure(jobs, name):
@@ -34,7 +34,7 @@ def measure(jobs, name):
     sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job WHERE id = %s) "
         "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
     wait_for("count(*) = 0 FROM jobq_internal.job", "the end of the drain", 20, 0.02)
-    return [enqueued, 1e6 * (own_cpu() - begun) / jobs]
+    return [enqueued, 1e6 * cpu_since(begun) / jobs]
 
 
 def run(report):

@@ -1,6 +1,6 @@
 """What a job costs from enqueueing to its end: WAL, CPU, and growth of tables."""
 
-from lib import number, own_cpu, pick, set_config, value
+from lib import cpu_since, number, own_cpu, pick, set_config, value
 from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, RESERVED_KEEPING_NOTHING,
                      STATUS, STATUS_ARCHIVE, WORKERS, WORKERS_KEEPING_NOTHING, available,
                      compare)
@@ -38,7 +38,7 @@ def measure(system, jobs):
     finally:
         del system.prepared
     return [got / jobs for got in (
-        enqueued, meters[0].wal(), 1e6 * (own_cpu() - meters[0].cpu), size(system) - empty)]
+        enqueued, meters[0].wal(), 1e6 * cpu_since(meters[0].cpu), size(system) - empty)]
 
 
 def run(report):

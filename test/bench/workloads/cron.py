@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 
-from lib import TICKS, BenchError, number, own_cpu, pick, sql, value, wait_for
+from lib import BenchError, TICKS, cpu_since, number, own_cpu, pick, sql, value, wait_for
 from report import percentile
 from systems import PG_CRON, WORKERS, available, compare
 
@@ -22,7 +22,7 @@ def started(at):
         "SELECT extract(epoch FROM at - '%s') * 1000 FROM bench.started" % at)]
     if len(late) != JOBS:
         raise BenchError("%d jobs ran instead of %d" % (len(late), JOBS))
-    return late, own_cpu() - before
+    return late, cpu_since(before)
 
 
 def jobq():

@@ -2,7 +2,7 @@
 
 import time
 
-from lib import PAYLOAD, few, own_cpu, pgbench, pick, sql
+from lib import PAYLOAD, cpu_since, few, own_cpu, pgbench, pick, sql
 from systems import WORKERS, available
 from systems.jobq import paused_queue
 
@@ -36,7 +36,7 @@ def single(statement, seconds, cpu=None):
     before = own_cpu()
     done = pgbench(statement, CLIENTS, seconds=seconds)
     if cpu is not None:
-        cpu.add(1e6 * (own_cpu() - before) / done["transactions"])
+        cpu.add(1e6 * cpu_since(before) / done["transactions"])
     return done["tps"]
 
 

@@ -1,6 +1,6 @@
 """What handlers of events cost those who are not theirs."""
 
-from lib import PAYLOAD, own_cpu, pick, sql
+from lib import PAYLOAD, cpu_since, own_cpu, pick, sql
 from systems import WORKERS
 from systems.jobq import paused_queue, wait_for_end
 
@@ -17,7 +17,7 @@ def measure(jobs):
     cpu = own_cpu()
     sql("SELECT jobq.resume('bench')")
     wait_for_end(timeout=600)
-    return 1e6 * (own_cpu() - cpu) / jobs
+    return 1e6 * cpu_since(cpu) / jobs
 
 
 def listen():

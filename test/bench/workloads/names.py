@@ -2,7 +2,7 @@
 
 import time
 
-from lib import PAYLOAD, few, own_cpu, pick, restart, set_config, sql, value, wait_for
+from lib import PAYLOAD, cpu_since, few, own_cpu, pick, restart, set_config, sql, value, wait_for
 from systems import WORKERS
 from systems.jobq import wait_for_end, wait_for_job
 
@@ -44,7 +44,7 @@ def measure(fill, jobs):
     wait_for("NOT EXISTS (SELECT FROM jobq_internal.job WHERE id = %s)" % urgent, "the urgent job", 60, 0.001)
     waited = 1000 * (time.monotonic() - start)
     wait_for_end(timeout=600)
-    return 1e6 * (own_cpu() - cpu) / jobs, waited
+    return 1e6 * cpu_since(cpu) / jobs, waited
 
 
 def run(report):

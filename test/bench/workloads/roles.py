@@ -2,7 +2,7 @@
 
 import time
 
-from lib import few, number, own_cpu, pick, set_config, sql, value, wait_for
+from lib import cpu_since, few, number, own_cpu, pick, set_config, sql, value, wait_for
 from systems.jobq import wait_for_end
 
 TITLE = "jobs of many roles, which share a few workers"
@@ -88,7 +88,7 @@ def trickle(report, roles, workers, seconds):
         time.sleep(max(0, begun + jobs / roles / 100 - time.monotonic()))
     wait_for_end()
     starts = number("SELECT count(DISTINCT pid) FROM ran")
-    return starts, 1e3 * (own_cpu() - cpu) / jobs
+    return starts, 1e3 * cpu_since(cpu) / jobs
 
 
 def singly(roles, jobs, workers):
@@ -98,7 +98,7 @@ def singly(roles, jobs, workers):
     cpu, begun = own_cpu(), time.monotonic()
     sql("SELECT jobq.resume('roles')")
     wait_for_end()
-    return 1e3 * (own_cpu() - cpu) / (roles * jobs), time.monotonic() - begun
+    return 1e3 * cpu_since(cpu) / (roles * jobs), time.monotonic() - begun
 
 
 def run(report):

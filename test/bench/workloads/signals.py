@@ -2,7 +2,7 @@
 
 import time
 
-from lib import Session, own_cpu, pick, sql, value, wait_for
+from lib import Session, cpu_since, own_cpu, pick, sql, value, wait_for
 from report import percentile
 from systems import WORKERS
 from workloads.idle import usage
@@ -72,7 +72,7 @@ def flood(report, jobs):
     sent = time.monotonic() - begun
     wait_for("NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'waits')", "the end of all jobs", 600, 0.05)
     report.single("signals sent and their jobs done", "jobs/s", jobs / (time.monotonic() - begun))
-    report.single("CPU of a signal and its job", "us", 1e6 * (own_cpu() - cpu) / jobs)
+    report.single("CPU of a signal and its job", "us", 1e6 * cpu_since(cpu) / jobs)
     report.target("signals sent while workers run the jobs, per second", jobs / sent, 10000, True)
     for session in sessions:
         session.close()

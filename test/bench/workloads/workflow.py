@@ -1,6 +1,6 @@
 """What a step of a workflow costs, by the number of its steps: a chain, and a fan-out with a fan-in."""
 
-from lib import own_cpu, pick, sql, value, wait_for
+from lib import cpu_since, own_cpu, pick, sql, wait_for
 from systems import WORKERS
 
 TITLE = "workflows of no-op steps: chains of 100 and of 10,000 steps, fan-outs to as many and a fan-in"
@@ -22,12 +22,12 @@ def measure(define, steps, total):
     sql("SELECT jobq.pause('bench')")
     begun = own_cpu()
     sql(define % {"steps": steps, "times": total // steps})
-    defined = 1e6 * (own_cpu() - begun) / total
+    defined = 1e6 * cpu_since(begun) / total
     sql("CHECKPOINT")
     begun = own_cpu()
     sql("SELECT jobq.resume('bench')")
     wait_for("NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at IS NULL)", "the end of the workflows", 120, 0.05)
-    return [defined, 1e6 * (own_cpu() - begun) / total]
+    return [defined, 1e6 * cpu_since(begun) / total]
 
 
 def run(report):
