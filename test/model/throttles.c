@@ -86,6 +86,27 @@ op_fails(uint32 a, uint32 b, uint32 c)
 }
 
 /*
+ * The clock is about to be put back.  A key may have been forgotten after its window, and then
+ * does not rest again.
+ */
+void
+throttles_put_back(void)
+{
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int n = 0; n < NNAMED; n++)
+		for (uint32 key = 1; key <= NKEYS; key++)
+		{
+			Failed	   *failed = &world.failed[n][key];
+			uint32		index = tally_find(db, NAME(n), key);
+
+			if (world.now >= window_start(failed) + world.named[n].throttle.window &&
+				(index == JOBQ_NONE || TALLY(db, index)->pace.failures == 0))
+				failed->n = 0;
+		}
+	LWLockRelease(db->lock);
+}
+
+/*
  * The job was popped: none of its limiters rests.
  */
 void
