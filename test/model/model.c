@@ -113,6 +113,7 @@ case_fails(void)
 	check_full();
 	check_tokens_come();
 	check_both();
+	check_doubt();
 	limit(0);
 	return false;
 }

@@ -307,4 +307,7 @@ extern void check_tokens_come(void);
 /* both.c */
 extern void check_both(void);
 
+/* test/model/doubt.c */
+extern void check_doubt(void);
+
 #endif							/* JOBQ_MODEL_H */
