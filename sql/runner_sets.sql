@@ -140,7 +140,7 @@ SELECT array_agg(jobq.enqueue('set_rated')) AS rated FROM generate_series(1, 60)
 SELECT array_agg(jobq.enqueue('set_keyed', headers => '{"tenant": "t"}')) AS keyed FROM generate_series(1, 10) i \gset
 SELECT jobq.resume('sets');
 SELECT state, count(*) FROM jobq.wait_many(:'limited'::bigint[] || :'named'::bigint[] || :'rated'::bigint[] || :'keyed'::bigint[], '5 min') GROUP BY 1;
-SELECT k.kind, count(*), count(DISTINCT job), max(jobs) <= most AS fits, count(DISTINCT call) < 50 OR k.kind = 'set_rated' AS few
+SELECT k.kind, count(*), count(DISTINCT job), max(jobs) <= most AS fits, count(DISTINCT call) < 100 OR k.kind = 'set_rated' AS few
 	FROM (VALUES ('set_limited', :'limited'::bigint[], 50), ('set_named', :'named', 60), ('set_rated', :'rated', 100), ('set_keyed', :'keyed', 1)) k (kind, ids, most)
 	JOIN test.set_done d ON d.job = ANY (k.ids) GROUP BY k.kind, most ORDER BY k.kind;
 SELECT test.until($$ NOT EXISTS (SELECT FROM jobq.limits WHERE running > 0) $$);
