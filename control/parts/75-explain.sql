@@ -165,7 +165,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, int) IS 'return the jobs that hold back a job by max_running of its queue (limiter 0), or of the kind or limiter with this hash; for explain()';
 
-CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
+CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean, named bigint,
 	OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -176,7 +176,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 				date_trunc('milliseconds', jobq_internal.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
 			format('SELECT jobq.cancel(%s)', j.id) AS remedy
 		FROM jobq_internal.worker_slots() w LEFT JOIN pg_stat_activity a ON a.pid = w.pid
-		WHERE w.job_id = j.id
+		WHERE w.job_id = explain_running.named
 		UNION ALL
 		SELECT 2, 'held', format('consumer "%s" has held the job for %s, and its lease ends at %s', l.consumer, date_trunc('milliseconds', jobq_internal.clock() - l.since), date_trunc('second', l.lease_until)),
 			format('SELECT jobq.cancel(%s)', j.id)
@@ -207,11 +207,11 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		LEFT JOIN pg_stat_activity s ON s.pid = b.pid
 		LEFT JOIN jobq_internal.worker_slots() x ON x.pid = b.pid
 		LEFT JOIN LATERAL (SELECT p.* FROM pg_locks p WHERE p.pid = w.pid AND NOT p.granted LIMIT 1) l ON true
-		WHERE w.job_id = j.id) r
+		WHERE w.job_id = explain_running.named) r
 	WHERE j.id = explain_running.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'return the worker or consumer of a running job, the awaited lock, and the usual run time of the kind; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean, bigint) IS 'return the worker or consumer of a running job, the awaited lock, and the usual run time of the kind; for explain(). named: the job, or the first job of its call';
 
 CREATE FUNCTION jobq.explain(id bigint, OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain'

@@ -84,14 +84,27 @@ running(Explain *e)
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot = db == NULL ? NULL : jobq_slot_of_job(db, e->id);
 	JobqRun		run;
-	int			pid;
+	int			pid = slot == NULL ? 0 : slot->pid;
+	int			njobs = 0;
+	int64		named = e->id;
 
-	explain_ask_tables(e, "explain_running", "");
-	if (slot == NULL)
+	if (slot != NULL)
+	{
+		SpinLockAcquire(&slot->mutex);
+		if (jobq_slot_runs(slot, e->id))
+		{
+			named = slot->run.job;
+			njobs = slot->members->n;
+		}
+		SpinLockRelease(&slot->mutex);
+	}
+	explain_ask_tables(e, "explain_running", psprintf(", " INT64_FORMAT, named));
+	if (slot == NULL || !jobq_run_read_of(slot, e->id, &run))
 		return;
-	pid = slot->pid;
-	if (!jobq_run_read_of(slot, e->id, &run))
-		return;
+	if (njobs > 1)
+		explain_add(e, "together",
+					psprintf("%d jobs run in one call of the handler, of which the first is job " INT64_FORMAT,
+							 njobs, named), NULL);
 	if (run.stop == JOBQ_STOP_CANCEL)
 		explain_add(e, "cancelling", "the job was cancelled, and the handler has not ended yet",
 					psprintf("SELECT pg_terminate_backend(%d)", pid));
