@@ -92,7 +92,7 @@ step_of(FunctionCallInfo fcinfo, const Names * names)
 /*
  * Take the first signal, or the answers of the first step of ask() whose jobs have ended, in the
  * order of the names.  Returns the name, and sets *payload.  NULL if there is none; names->waits_for
- * is then the text for a suspension.  The caller has locked the signals.
+ * is then the text for a suspension.  See durable_take_signal() for the lock.
  */
 static const char *
 take(const JobqCurrent *current, Names * names, const char *step, Datum *payload)
@@ -155,8 +155,12 @@ jobq_await_any(PG_FUNCTION_ARGS)
 		Datum		payload;
 		const char *name;
 
-		durable_lock_signals(current);
 		name = take(current, &names, step, &payload);
+		if (name == NULL)
+		{
+			durable_lock_signals(current);
+			name = take(current, &names, step, &payload);
+		}
 		if (name != NULL)
 		{
 			STEP_SET(&row, PSTEP_SIGNAL, CStringGetTextDatum(name));

@@ -7,17 +7,21 @@
  * No signal is lost between a procedure that is about to wait and a session that is about to
  * commit a signal.  Both take a heavyweight lock, held to the end of the transaction: the
  * signal in shared mode, before it is written, and the procedure in exclusive mode, before it
- * reads the signals.  Therefore one of these holds:
+ * reads the signals for the last time.  Therefore one of these holds:
  *
  * - The signal came first.  The procedure has waited for its end, and sees the signal.
  * - The procedure came first.  The signal has waited until the suspension had committed, and
  *   sees the suspended job.
  *
- * Signals never wait for each other here.  The lock is chosen by the role of the job and a hash
- * of the job, because a transaction may send signals to more jobs than the server has locks.  A
- * procedure may therefore also wait for the end of a transaction that has sent a signal to
- * another job of the same role, and never because of jobs of other roles.  A change of the role
- * (reassign_owned()) locks the signals, too.
+ * A signal that has committed needs no lock.  The procedure therefore first takes a signal without
+ * the lock, and otherwise looks again with the lock.  Most runs after a wait lock nothing, and no
+ * sender waits behind them.
+ *
+ * Signals wait for each other only behind a procedure that waits for the lock.  The lock is chosen
+ * by the role of the job and a hash of the job, because a transaction may send signals to more jobs
+ * than the server has locks.  A procedure may therefore also wait for the end of a transaction that
+ * has sent a signal to another job of the same role, and never because of jobs of other roles.  A
+ * change of the role (reassign_owned()) locks the signals, too.
  *
  * No code of the user runs while a procedure has the lock, and a procedure that takes the lock
  * has committed before.  A procedure that has sent signals therefore waits for no lock of
@@ -76,7 +80,8 @@ durable_lock_signals(const JobqCurrent *current)
 
 /*
  * Take the first signal with this name that no wait has taken: mark the signal as taken by the
- * step, and set *payload.  False if there is none.  The caller has called durable_lock_signals().
+ * step, and set *payload.  False if there is none.  Only after durable_lock_signals(), false also
+ * means that a suspension misses no signal.
  */
 bool
 durable_take_signal(const JobqCurrent *current, const char *name, const char *step,

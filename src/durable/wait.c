@@ -131,9 +131,14 @@ jobq_await_signal(PG_FUNCTION_ARGS)
 	{
 		Datum		payload;
 		char	   *awaited = TextDatumGetCString(STEP(&row, PSTEP_SIGNAL));
+		bool		found = durable_take_signal(current, awaited, step, &payload);
 
-		durable_lock_signals(current);
-		if (durable_take_signal(current, awaited, step, &payload))
+		if (!found)
+		{
+			durable_lock_signals(current);
+			found = durable_take_signal(current, awaited, step, &payload);
+		}
+		if (found)
 			STEP_SET(&row, PSTEP_RESULT, payload);
 		else if (!durable_is_over(&row))
 			durable_suspend(current, &row, durable_waits_for_signal(awaited));

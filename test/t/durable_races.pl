@@ -320,8 +320,11 @@ foreach my $first ('ack', 'cancel')
 	$two->query_until(qr/sent/, "\\echo sent\n$call{$second};\n");
 	wait_for($node, "$first first: the other session waits", q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'})
 	  if $first eq 'ack';
+	# otherwise the procedure may return before it is cancelled
+	sql(q{SELECT jobq.pause('default')});
 	$one->query_safe('COMMIT');
 	$_->quit foreach $two, $one;
+	sql(q{SELECT jobq.resume('default')});
 	is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', "$first first: the procedure is cancelled");
 	is(sql("SELECT state FROM jobq.status($asked)"), $first eq 'ack' ? 'completed' : 'cancelled', "$first first: the job is over");
 }
