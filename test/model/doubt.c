@@ -39,7 +39,7 @@ push(int32 queue, TimestampTz run_at, uint32 group)
 }
 
 /*
- * The worker ends its job, and pops the next: this job.  ran: the popped job runs.
+ * The worker ends its job, and pops the next: this job; 0: none.  ran: the popped job runs.
  */
 static JobqPush
 pop(int64 id, bool ran)
@@ -50,13 +50,14 @@ pop(int64 id, bool ran)
 	JobqPush	job = {0};
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (!jobq_ready_pop(db, &taker, world.now, &job, &wake) || job.key.id != id)
-		model_fail("a group in doubt: job %d is popped, not %d", (int) job.key.id, (int) id);
-	slot->idle = false;
+	slot->idle = !jobq_ready_pop(db, &taker, world.now, &job, &wake);
+	if ((slot->idle ? 0 : job.key.id) != id)
+		model_fail("a group in doubt: job %d is popped, not %d",
+				   slot->idle ? 0 : (int) job.key.id, (int) id);
 	unlock(&wake);
 	if (ran)
 		world_ran(slot);
-	else
+	else if (id != 0)
 		jobq_run_to(&slot->run, JOBQ_RUN_TURNED_AWAY);
 	return job;
 }
@@ -71,6 +72,7 @@ check_locked(bool locked, bool evicted)
 	const int	sizes[] = {64, evicted ? 1 : 40, 8, 8};
 	JobqSlot   *slot;
 	int64		last = 0;
+	uint32		place;
 	JobqPush	job;
 
 	world_start(0);
@@ -92,13 +94,15 @@ check_locked(bool locked, bool evicted)
 		last = push(1, world.now, JOBQ_NONE);
 	scheduler_rank();
 	job = pop(job.key.id, !locked);
+	place = job.permits.group;
 	if (locked)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_group_taken(db, job.permits.group, &job);
 		LWLockRelease(db->lock);
+		(void) pop(0, false);	/* the group waits */
 	}
-	(void) pop(push(1, world.now - USECS_PER_SEC, locked ? job.permits.group : JOBQ_NONE), true);
+	(void) pop(push(1, world.now - USECS_PER_SEC, locked ? place : JOBQ_NONE), true);
 	if (evicted)
 	{
 		(void) push(2, world.now, JOBQ_NONE);
