@@ -67,7 +67,7 @@ sub any_job
 {
 	my ($self, %given) = @_;
 	my $tag = $self->new_tag;
-	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps chaos.durable chaos.limited
+	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.together chaos.together chaos.steps chaos.steps chaos.durable chaos.limited
 			chaos.rated chaos.shared chaos.paced chaos.doomed chaos.slow chaos.outside chaos.outside), @Bounds::taking);
 	my $fails = rand() < 0.15 ? 1 + int rand 2 : 0;
 	my $queue =
@@ -77,7 +77,7 @@ sub any_job
 	  : 'default';
 	my @options = ("queue => '$queue'");
 
-	$fails = 0 if $kind !~ /work|steps|limited|shared|ing$/;
+	$fails = 0 if $kind !~ /work|together|steps|limited|shared|ing$/;
 	push @options, 'priority => ' . int rand 4 if rand() < 0.3;
 	push @options, "delay => '" . int(rand 300) . " ms'" if rand() < 0.2;
 	push @options, "max_attempts => 1000, backoff => 'fixed 20ms'" if $kind eq 'chaos.outside';
@@ -130,11 +130,12 @@ sub produce
 		else
 		{
 			my @tags = map { $self->new_tag } 1 .. ($way < 0.99 ? 1 + int rand 20 : 300);
+			my $kind = Session::pick('chaos.work', 'chaos.together');
 			$self->enqueue(
-				q{SELECT jobq.enqueue_many('chaos.work', ARRAY[}
+				"SELECT jobq.enqueue_many('$kind', ARRAY["
 				  . join(', ', map { Session::payload(tag => $_) } @tags)
 				  . ']::jsonb[])',
-				map { $_ => { kind => 'chaos.work', role => $self->{role}, async => $self->is_async, fate => 'done' } } @tags);
+				map { $_ => { kind => $kind, role => $self->{role}, async => $self->is_async, fate => 'done' } } @tags);
 		}
 		$self->pause(10, 50);
 	}
@@ -161,7 +162,8 @@ sub produce_groups
 			my $tag = $self->new_tag;
 			my $n = ++$serial{$group};
 			my $fails = !$outside && rand() < 0.2 ? 1 : 0;
-			my $kind = $outside ? 'chaos.outside' : Session::pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited');
+			my $kind = $outside ? 'chaos.outside' : Session::pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited',
+				$patient ? () : ('chaos.together') x 3);
 			my $payload = Session::payload(tag => $tag, grp => "$self->{name} $group", n => $n,
 				fails => $fails, ms => int rand 10, $outside ? () : (places => 1));
 

@@ -79,6 +79,21 @@ BEGIN
 END
 $$;
 
+-- Several jobs in one call.  A job that fails undoes the effects of all.
+CREATE FUNCTION chaos.work_together(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	job jobq.job_context;
+BEGIN
+	PERFORM pg_sleep(max((j.payload ->> 'ms')::float8) / 1000) FROM unnest(jobs) j;
+	FOREACH job IN ARRAY jobs LOOP
+		PERFORM chaos.note_effect(job.payload, job, clock_timestamp());
+	END LOOP;
+	IF EXISTS (SELECT FROM unnest(jobs) j WHERE j.attempt <= (j.payload ->> 'fails')::int) THEN
+		RAISE 'stumbled';
+	END IF;
+END
+$$;
+
 -- A procedure: the first part runs at most twice, and the last part exactly
 -- once.
 CREATE PROCEDURE chaos.work_in_steps(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
@@ -242,6 +257,7 @@ FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
 	('chaos.add', 'chaos.add(jsonb, jobq.job_context)'),
 	('chaos.list', 'chaos.list(jsonb, jobq.job_context)'),
 	('chaos.join', 'chaos.join(jsonb, jobq.job_context)'),
+	('chaos.together', 'chaos.work_together(jobq.job_context[])'),
 	('chaos.hear', 'chaos.hear(jsonb, jobq.job_context)')) v(kind, handler);
 SELECT jobq.register('chaos.doomed', 'chaos.give_up(jsonb, jobq.job_context)',
 	on_failure => 'chaos.work(jsonb, jobq.job_context)');
