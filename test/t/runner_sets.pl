@@ -12,7 +12,7 @@ use Test::More;
 
 # Runs on each major: the flight recorder and the end of a worker
 my $node = jobq_node('main', q{
-jobq.workers = '*=1'
+jobq.workers = 'grouped=2; *=1'
 jobq.max_workers = 4
 });
 $node->start;
@@ -147,6 +147,47 @@ foreach my $mode ('immediate', 'fast')
 	$node->start;
 	all_but("$mode stop", 50, 0);
 	is($node->safe_psql('postgres', q{SELECT min(jobs) FROM effect}), '50', "$mode stop: the jobs run together again");
+}
+
+# A job of a group is cancelled, and resists, so that its worker is terminated.  Another worker is idle,
+# and later jobs of the group are parked.  These must not run before the other jobs of the call.
+{
+	$node->safe_psql('postgres', q{
+CREATE TABLE ran (at bigserial, job bigint);
+CREATE FUNCTION grouped(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	job jobq.job_context;
+BEGIN
+	FOREACH job IN ARRAY jobs LOOP
+		WHILE job.payload ? 'resist' LOOP
+			BEGIN
+				PERFORM pg_sleep(60);
+			EXCEPTION WHEN query_canceled THEN
+				RAISE LOG 'job % resists', job.id;
+			END;
+		END LOOP;
+		INSERT INTO ran (job) VALUES (job.id);
+	END LOOP;
+END $$;
+SELECT jobq.register('grouped', 'grouped(jobq.job_context[])', queue => 'grouped', chunk => 100);
+SELECT jobq.enqueue('grouped', group_key => 'g') FROM generate_series(1, 10)});
+	wait_for($node, 'the workers of the queue run', q{SELECT count(*) = 0 FROM jobq_internal.job});
+	$node->append_conf('postgresql.conf', q{jobq.cancel_grace = '300ms'});
+	$node->reload;
+	$node->safe_psql('postgres', q{
+TRUNCATE ran;
+SELECT jobq.pause('grouped');
+SELECT jobq.enqueue('grouped', CASE i WHEN 1 THEN '{"resist": true}' ELSE '{}' END::jsonb, group_key => 'g') FROM generate_series(1, 150) i;
+SELECT jobq.resume('grouped')});
+	wait_for($node, 'the call runs', q{SELECT count(*) > 1 FROM jobq.jobs WHERE state = 'running'});
+	my $first = $node->safe_psql('postgres', 'SELECT min(id) FROM jobq_internal.job');
+	$node->safe_psql('postgres', "SELECT jobq.cancel($first)");
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($first, '5 min')"), 'cancelled', 'a call with a job that resists: this job is cancelled');
+	wait_for($node, 'a call with a job that resists: no job is left', q{SELECT count(*) = 0 FROM jobq_internal.job});
+	is($node->safe_psql('postgres', q{
+SELECT count(*), count(DISTINCT job), count(*) FILTER (WHERE previous > job)
+FROM (SELECT job, lag(job) OVER (ORDER BY at) AS previous FROM ran) r}), '149|149|0', 'a call with a job that resists: the others run in order');
+	like(slurp_file($node->logfile), qr/job $first did not react to a query cancel/, 'a call with a job that resists: its worker was terminated');
 }
 
 $node->stop;

@@ -16,8 +16,8 @@
 #include "utils/snapmgr.h"
 
 static bool waits_for_group(const Piece *piece, const Collected *candidate);
-static JobqVerdict ask_gate(Relation rel, const Piece *piece, Collected *candidate,
-							const JobqJob *job);
+static JobqVerdict ask_gate(Relation rel, const Piece *piece, const Collected *candidate,
+							const JobqJob *job, bool first);
 static bool in_common(const JobqJob *a, const JobqJob *b);
 static uint32 hash_common(const JobqJob *job);
 
@@ -43,7 +43,10 @@ admit(Relation rel, Piece *piece)
 		Collected  *candidate = &collected[at];
 		JobqJob    *job = &piece->jobs[piece->n];
 		JobqVerdict verdict = JOBQ_GONE;
+		bool		first = candidate->entry.first;
 
+		/* another job may come before from now on */
+		candidate->entry.first = false;
 		candidate->member = 0;
 		if (waits_for_group(piece, candidate))
 			continue;
@@ -52,9 +55,7 @@ admit(Relation rel, Piece *piece)
 			continue;
 		if (jobq_job_fetch_entry(rel, &candidate->entry, GetActiveSnapshot(), job) &&
 			may_join(job))
-			verdict = ask_gate(rel, piece, candidate, job);
-		candidate->entry.first = false; /* another job may come before from
-										 * now on */
+			verdict = ask_gate(rel, piece, candidate, job, first);
 		if (verdict == JOBQ_NOT_TOGETHER)
 			continue;
 		if (verdict != JOBQ_MAY_RUN)
@@ -94,24 +95,28 @@ waits_for_group(const Piece *piece, const Collected *candidate)
 
 /*
  * Ask the gate for the job of a candidate.  If the previous job of the group is in the piece, no
- * other job must come in between.  Otherwise the job runs later (JOBQ_NOT_TOGETHER).
+ * other job must come in between.  Otherwise the job runs later (JOBQ_NOT_TOGETHER).  first: no
+ * other job of the group comes before, as JobqPush.first.
  */
 static JobqVerdict
-ask_gate(Relation rel, const Piece *piece, Collected *candidate, const JobqJob *job)
+ask_gate(Relation rel, const Piece *piece, const Collected *candidate, const JobqJob *job,
+		 bool first)
 {
 	Snapshot	snapshot = GetActiveSnapshot();
-	JobqJob		first;
+	JobqPush	entry = candidate->entry;
+	JobqJob		predecessor;
 
 	if (candidate->before >= 0 && collected[candidate->before].member > 0)
 	{
 		const JobqJob *before = &piece->jobs[collected[candidate->before].member - 1];
 
 		if (!JOB_ISNULL(job, JOB_GROUP_HELD) ||
-			(!candidate->entry.first && !jobq_group_follows(rel, before, job, snapshot)))
+			(!first && !jobq_group_follows(rel, before, job, snapshot)))
 			return JOBQ_NOT_TOGETHER;
-		candidate->entry.first = true;
+		first = true;
 	}
-	return jobq_gate(rel, job, MODE_WORKER, &candidate->entry, snapshot, piece->now, &first);
+	entry.first = first;
+	return jobq_gate(rel, job, MODE_WORKER, &entry, snapshot, piece->now, &predecessor);
 }
 
 /* What the jobs of a piece have in common, beside queue, priority and role of the run. */

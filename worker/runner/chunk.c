@@ -473,6 +473,10 @@ record_ends(Relation rel, Piece *piece, Datum *results, bool *none)
 			jobq_check_result(results[i]);
 		JOB_SET(&completed[n], JOB_ATTEMPT, Int32GetDatum(current->attempt));
 		jobq_log_keep(current, &completed[n]);
+
+		/* only the first job of its group can have been the owner */
+		if (job_group(&completed[n]) != 0 && collected[piece->list[i]].before < 0)
+			jobq_at_commit_group_end(job_group(&completed[n]), job_id(&completed[n]));
 		started_at[n] = piece->now;
 		results[n] = results[i];
 		none[n++] = none[i];

@@ -96,12 +96,14 @@ groups_give_up(const Piece *piece)
 		any = collected[piece->list[i]].live && job_group(&piece->jobs[i]) != 0;
 	if (!any)
 		return;
+
+	/* may wait for a lock, so before interrupts are held */
+	process_begin_transaction();
+	rel = jobq_try_open_jobs();
 	HOLD_INTERRUPTS();
 	for (int i = 0; i < piece->n; i++)
 		if (collected[piece->list[i]].live && job_group(&piece->jobs[i]) != 0)
 			give_up(&collected[piece->list[i]], &piece->jobs[i]);
-	process_begin_transaction();
-	rel = jobq_try_open_jobs();
 	for (int i = 0; i < piece->n && rel != NULL; i++)
 		if (collected[piece->list[i]].live && job_group(&piece->jobs[i]) != 0)
 			jobq_group_see(rel, &piece->jobs[i]);

@@ -128,7 +128,8 @@ next_due(TimestampTz plan, TimestampTz now)
  *
  * While a slot names the job, no worker begins the job (jobq_slot_keeps_job()), and a
  * process that meets the job's entry drops the entry.  A job that survives without a
- * new row version is therefore put into the ready set after its slot is cleared.
+ * new row version is therefore put into the ready set after the charge.  The slot still
+ * has the permit of the job's group, so no later job of the group comes first.
  */
 static void
 reap(TimestampTz now, TimestampTz *wake, bool uncharged)
@@ -189,14 +190,6 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 				continue;
 			}
 		}
-		process_slot_gone(my_db, slot, job.live, job.unused, now);
-		role = slot->role;
-		connected = !slot->connect_failed;
-		early = !connected || slot->gave_back;
-		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-		slot->generation++;
-		jobq_slot_to(slot, JOBQ_SLOT_FREE);
-		LWLockRelease(jobq_shared->lock);
 		if (job.together != NULL)
 		{
 			for (int i = 0; i < job.together->n; i++)
@@ -205,6 +198,14 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		}
 		else if (job.no_entry)
 			hand_over(run.job, now);
+		process_slot_gone(my_db, slot, job.live, job.unused, now);
+		role = slot->role;
+		connected = !slot->connect_failed;
+		early = !connected || slot->gave_back;
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		slot->generation++;
+		jobq_slot_to(slot, JOBQ_SLOT_FREE);
+		LWLockRelease(jobq_shared->lock);
 		places_free();
 
 		if (early)
