@@ -52,6 +52,7 @@ typedef struct Row
 	bool		failed;			/* has a last_error: a due tick could not be
 								 * run */
 	TimestampTz served_since;	/* earlier ticks were missed */
+	TimestampTz planned;		/* when this check was due */
 	TimestampTz anchor;
 	TimestampTz next_tick;		/* DT_NOBEGIN: restored from a dump */
 	TimestampTz last_tick;
@@ -126,12 +127,13 @@ next_after(const Row *row, TimestampTz after)
 
 /*
  * True if no scheduler could check the tick in time.  A tick that failed was checked in time, and
- * is tried again.
+ * is tried again.  A tick after the time of this try has not failed yet.
  */
 static bool
 is_late(const Row *row, TimestampTz tick, TimestampTz now)
 {
-	return tick < row->served_since || (now - tick > GRACE && !row->failed);
+	return tick < row->served_since ||
+		(now - tick > GRACE && !(row->failed && tick <= row->planned));
 }
 
 /*
@@ -254,7 +256,7 @@ overlaps(Schedule *schedule, Row *row, TimestampTz now, TimestampTz tick, bool *
 				return false;
 			tick = next_after(row, now);
 			report_skipped(row, tick, "overlap");
-			row->held = false;
+			row->held = row->failed = false;
 			row->next_tick = tick;
 			*changed = true;
 			return true;
@@ -263,9 +265,10 @@ overlaps(Schedule *schedule, Row *row, TimestampTz now, TimestampTz tick, bool *
 			schedule->displaced |= publish_job(row->last_job);
 			if (!jobq_scheduled_is_live(row->last_job))
 				return false;
-			*changed |= !row->held || tick != row->next_tick;
+			*changed |= !row->held || row->failed || tick != row->next_tick;
 			report_skipped(row, tick, "missed");
 			row->held = true;
+			row->failed = false;
 			row->next_tick = tick;
 			return true;
 	}
@@ -282,8 +285,7 @@ overlaps(Schedule *schedule, Row *row, TimestampTz now, TimestampTz tick, bool *
  *																	fire()
  *	held		false	true	a tick (2)	a live job (3)	null		fire(): overlap queue
  *	failing		false	any		as before	as before		set			schedules.c: fire() has raised
- *																	an error; or fire(): the
- *																	failed tick was skipped
+ *																	an error
  *	paused		true	false	null		any, or null	any			pause(true)
  *	restored	false	false	null		any, or null	any			trigger schedule_restored()
  *
@@ -291,14 +293,14 @@ overlaps(Schedule *schedule, Row *row, TimestampTz now, TimestampTz tick, bool *
  * (2) the tick that waits; ahead, if the clock was put back
  * (3) when the row was written.  The end of the job does not change the row
  *
- * fire() brings a failing or restored row to active or held.  run_schedule() sets last_job_id in
+ * fire() brings a failing row to active or held when a due tick gets a job, or "overlap" applies to
+ * the tick.  A row whose failed tick was missed stays failing.  run_schedule() sets last_job_id in
  * any state.  A dormant row came by replication, and is as on the publisher.
  */
 static void
 fire(Schedule *schedule, Row *row, TimestampTz now)
 {
-	bool		changed = row->failed;
-	bool		unresolved = false; /* the error stays */
+	bool		changed = false;
 
 	/*
 	 * The clock may have been changed since the round began.  A later time is
@@ -339,7 +341,6 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			report_skipped(row, tick, "missed");
 			row->next_tick = tick;
 			changed = true;
-			unresolved = row->failed;
 			break;
 		}
 		if (overlaps(schedule, row, now, tick, &changed))
@@ -349,14 +350,13 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, JOBQ_TICK_DUE);
 		row->last_tick = tick;
 		row->next_tick = next_after(row, tick);
-		row->held = false;
+		row->held = row->failed = false;
 		changed = true;
 		if (row->overlap != JOBQ_OVERLAP_ALLOW || share_over())
 			break;
 	}
 
 	jobq_injection_point("jobq-schedule-looked");
-	row->failed = unresolved;
 	if (changed)
 		write_row(schedule, row);
 
@@ -416,6 +416,7 @@ ticks_fire(Schedule *schedule, TimestampTz now, TimestampTz since)
 	if (!read_row(schedule, &row))
 		return false;
 	row.served_since = since;
+	row.planned = schedule->check_at;
 	fire(schedule, &row, now);
 	return true;
 }
