@@ -14,6 +14,8 @@
 
 #include "access/xact.h"
 
+#include "utils/hsearch.h"
+
 #include "commit/inner.h"
 
 typedef struct PendingLease
@@ -132,6 +134,29 @@ jobq_lease_leaves(JobqDatabase *db)
 }
 
 /*
+ * Return the ids of the jobs whose leases this transaction has ended or returned, or NULL if there
+ * are none.  ERROR if out of memory.
+ */
+static HTAB *
+ended_jobs(void)
+{
+	HTAB	   *ended = NULL;
+
+	for (int i = 0; i < nleases; i++)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(int64),.entrysize = sizeof(int64),.hcxt = CurrentMemoryContext};
+
+		if (leases[i].action == LEASE_EXTEND || leases[i].action == LEASE_BUNDLE ||
+			leases[i].action == LEASE_TAKE)
+			continue;
+		if (ended == NULL)
+			ended = hash_create("jobq ended leases", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		(void) hash_search(ended, &leases[i].id, HASH_ENTER, NULL);
+	}
+	return ended;
+}
+
+/*
  * Before the commit: ERROR if a lease that this transaction extends has expired or was ended
  * meanwhile.  Until the end of the commit, the scheduler does not end these leases.  Takes
  * db->lock exclusively.
@@ -141,22 +166,22 @@ leases_before_commit(void)
 {
 	JobqDatabase *db = jobq_my_database();
 	bool		extends = false;
-	bool		ends = false;
+	HTAB	   *ended;
 	const PendingLease *lost = NULL;
 
 	for (int i = 0; i < nleases && !extends; i++)
 		extends = leases[i].action == LEASE_EXTEND;
 	if (db == NULL || !extends)
 		return;
+	ended = ended_jobs();
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (int i = nleases - 1; i >= 0 && lost == NULL; i--)
 	{
 		PendingLease *pending = &leases[i];
 
-		if (pending->action != LEASE_EXTEND)
-			ends |= pending->action != LEASE_BUNDLE && pending->action != LEASE_TAKE;
-		else if (!(ends && jobq_lease_is_ended(pending->id)) &&
-				 !leaves(db, pending))
+		if (pending->action == LEASE_EXTEND &&
+			(ended == NULL || hash_search(ended, &pending->id, HASH_FIND, NULL) == NULL) &&
+			!leaves(db, pending))
 			lost = pending;
 	}
 	LWLockRelease(db->lock);
