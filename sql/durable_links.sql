@@ -37,7 +37,7 @@ SELECT by, detail FROM jobq.history(:id) WHERE event = 'signal';
 
 -- another link with this name sends another signal
 SELECT state FROM jobq_internal.use_link(test.token(:'path2'), '2');
-SELECT payload, taken_by, sent_by FROM jobq_internal.signal WHERE job_id = :id ORDER BY id;
+SELECT payload, taken_by, sent_by FROM jobq_internal.signal WHERE job_id = :id AND answer IS NULL ORDER BY id;
 
 -- no other text is a link: each character of a link counts, and so does its spelling
 SELECT test.token(:'end') AS token \gset
@@ -46,7 +46,7 @@ SELECT count(*) = length(:'token') AS all, u.state FROM generate_series(1, lengt
 SELECT DISTINCT u.state FROM generate_series(0, 63) i, jobq_internal.use_link(left(:'token', -1) || substr('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', i + 1, 1), NULL) u
 WHERE substr('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', i + 1, 1) <> right(:'token', 1);
 SELECT DISTINCT u.state FROM generate_series(0, length(:'token') - 1) i, jobq_internal.use_link(left(:'token', i), '0') u;
-SELECT u.* FROM unnest(ARRAY[:'token' || 'A', :'token' || '=', :'token' || ' ', 'A' || :'token', :'end', NULL, 'ä', repeat('A', 76), repeat('A', 246), repeat('_', 300), repeat('A', 100000)]) t, jobq_internal.use_link(t, '0') u;
+SELECT u.* FROM unnest(ARRAY[:'token' || 'A', :'token' || '=', :'token' || ' ', 'A' || :'token', :'end', NULL, 'ä', repeat('A', 43), repeat('A', 44), repeat('_', 44), repeat('A', 48), repeat('A', 100000)]) t, jobq_internal.use_link(t, '0') u;
 SELECT u.* FROM jobq_internal.use_link(:'token', NULL) u;
 
 -- the largest name, and payloads
@@ -55,7 +55,7 @@ SELECT jobq.signal_link(:id, :'long') AS path \gset
 SELECT u.state, u.name = :'long' AS same FROM jobq_internal.use_link(test.token(:'path'), NULL) u;
 SELECT code, message FROM test.error(format('SELECT jobq_internal.use_link(%L, to_jsonb(repeat(''x'', 20000000)))', test.token(:'path')));
 SELECT u.state FROM jobq_internal.use_link(test.token(:'path'), 'null') u;
-SELECT payload FROM jobq_internal.signal WHERE job_id = :id AND name = :'long';
+SELECT payload FROM jobq_internal.signal WHERE job_id = :id AND name = :'long' AND answer IS NULL;
 
 -- a rollback undoes the use
 BEGIN;
@@ -89,7 +89,6 @@ RESET ROLE;
 SELECT jobq.grant_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT jobq.signal_link(:hers, 'end') AS boss_path \gset
-SELECT code, message FROM test.error('SELECT * FROM jobq_internal.link_key');
 RESET ROLE;
 SELECT role, action, arguments ->> 'name' AS name, jobs FROM jobq.audit_log WHERE action = 'signal_link' ORDER BY id DESC LIMIT 1;
 SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
@@ -97,7 +96,7 @@ SET ROLE regress_jobq_bob;
 SELECT u.state FROM jobq_internal.use_link(test.token(:'boss_path'), '1') u;
 SELECT u.state FROM jobq_internal.use_link(test.token(:'her_path'), '2') u;
 RESET ROLE;
-SELECT payload, sent_by FROM jobq_internal.signal WHERE job_id = :hers ORDER BY id;
+SELECT payload, sent_by FROM jobq_internal.signal WHERE job_id = :hers AND answer IS NULL ORDER BY id;
 SELECT jobq.cancel(:hers);
 
 -- a dead letter keeps the signal; a finished job needs none
@@ -128,23 +127,29 @@ SELECT jobq.retry(:dead);
 SELECT state FROM test.outcome(:dead);
 SELECT note FROM test.effect ORDER BY n DESC LIMIT 1;
 
--- keys: the newest signs, all are valid, and without its key no link is
-SELECT jobq.enqueue('confirms') AS id \gset
-SELECT jobq.signal_link(:id, 'end') AS old \gset
-INSERT INTO jobq_internal.link_key (created_at, key) VALUES ('infinity', sha256('another'));
-SELECT jobq.signal_link(:id, 'end') AS new \gset
-SELECT u.state FROM unnest(ARRAY[:'old', :'new']) t, jobq_internal.use_link(test.token(t), NULL) u;
-CREATE TABLE test.keys AS SELECT * FROM jobq_internal.link_key WHERE created_at < 'infinity';
-DELETE FROM jobq_internal.link_key WHERE created_at < 'infinity';
-SELECT u.state FROM unnest(ARRAY[:'old', :'new']) t, jobq_internal.use_link(test.token(t), NULL) u;
-DELETE FROM jobq_internal.link_key;
-SELECT u.state FROM unnest(ARRAY[:'old', :'new']) t, jobq_internal.use_link(test.token(t), NULL) u;
-SELECT jobq.signal_link(:id, 'end') AS newest \gset
-SELECT count(*), min(length(key)) FROM jobq_internal.link_key;
-SELECT u.state FROM unnest(ARRAY[:'old', :'new', :'newest']) t, jobq_internal.use_link(test.token(t), NULL) u;
-INSERT INTO jobq_internal.link_key SELECT * FROM test.keys;
-SELECT u.state FROM jobq_internal.use_link(test.token(:'old'), NULL) u;
+-- a job that replaces the job, or a rerun, has no link, whether used or not
+SELECT jobq.enqueue('confirms', '{"amount": 100}', unique_key => 'expense', uniqueness => '{"on_conflict": "replace"}') AS id \gset
+SELECT test.suspended(:id, 'end');
+SELECT test.token(jobq.signal_link(:id, 'approve')) AS used, test.token(jobq.signal_link(:id, 'end')) AS open \gset
+SELECT u.state FROM jobq_internal.use_link(:'used', '0') u;
+SELECT jobq.enqueue('confirms', '{"amount": 100000}', unique_key => 'expense', uniqueness => '{"on_conflict": "replace"}') = :id AS same;
+SELECT u.state FROM unnest(ARRAY[:'used', :'open']) t, (VALUES (NULL::jsonb), ('0')) v (p), jobq_internal.use_link(t, p) u;
 SELECT jobq.cancel(:id);
+SELECT jobq.create_workflow('{"steps": [{"name": "approval", "kind": "confirms"}]}') AS batch \gset
+SELECT job_id AS id FROM jobq.steps WHERE batch_id = :batch \gset
+SELECT test.suspended(:id, 'end');
+SELECT test.token(jobq.signal_link(:id, 'end')) AS used, test.token(jobq.signal_link(:id, 'end')) AS open \gset
+SELECT u.state FROM jobq_internal.use_link(:'used', '0') u;
+SELECT state FROM jobq.wait_batch(:batch, '5 min');
+SELECT jobq.rerun_steps(:batch, 'approval');
+SELECT test.suspended(:id, 'end');
+SELECT u.state FROM unnest(ARRAY[:'used', :'open']) t, (VALUES (NULL::jsonb), ('0')) v (p), jobq_internal.use_link(t, p) u;
+-- the row of a link has no secret, and is no signal
+SELECT test.token(jobq.signal_link(:id, 'end')) AS token \gset
+SELECT payload ->> 0 = encode(sha256(substr(decode(translate(:'token', '-_', '+/'), 'base64'), 18)), 'hex') AS hash, sent_by = current_user AS by, taken_by = '' AS taken
+	FROM jobq_internal.signal WHERE job_id = :id AND answer = 'l';
+SELECT count(*) FROM jobq.history(:id) WHERE event IN ('signal', 'answer');
+SELECT jobq.cancel_batch(:batch);
 
 -- bad input
 SELECT c, e.code, e.message, e.hint FROM unnest('{"NULL, ''a''","1, NULL","1, ''''","1, repeat(''x'', 128)","0, ''a''","1, ''a'', NULL","1, ''a'', ''0''","1, ''a'', ''-1 h''","1, ''a'', ''1000 years''"}'::text[])
@@ -153,8 +158,7 @@ BEGIN READ ONLY;
 SELECT jobq.signal_link(1, 'a');
 ROLLBACK;
 
-DELETE FROM jobq_internal.link_key;
-DROP TABLE test.keys, test.effect;
+DROP TABLE test.effect;
 DROP PROCEDURE test.confirms(jsonb);
 DROP FUNCTION test.suspended(bigint, text), test.token(text);
 SELECT jobq.unregister('confirms');

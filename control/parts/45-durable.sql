@@ -36,31 +36,21 @@ CREATE TABLE jobq_internal.signal (
 	sent_by text NOT NULL,
 	payload jsonb NOT NULL,
 	taken_by text COLLATE "C",
-	answer "char" CHECK (answer IN ('r', 'f')),
+	answer "char" CHECK (answer IN ('r', 'f', 'l', 'u')),
 	CONSTRAINT signal_pkey PRIMARY KEY (job_id, name, id)
 );
-COMMENT ON COLUMN jobq_internal.signal.answer IS 'end of a job for which the procedure has asked, in a row without a name: r(esult), or f(ailure); null: a signal';
-COMMENT ON TABLE jobq_internal.signal IS 'signals sent to jobs, and answers of jobs; those with the same name are taken in the order of their ids';
-COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids; of a link: taken when the link was made; of an answer: the id of the job that has ended';
-COMMENT ON COLUMN jobq_internal.signal.sent_by IS 'name of the role that sent the signal, or link';
-COMMENT ON COLUMN jobq_internal.signal.taken_by IS 'step of the procedure that took the signal; null: not taken yet';
+COMMENT ON COLUMN jobq_internal.signal.answer IS 'end of a job for which the procedure has asked, in a row without a name: r(esult), or f(ailure); or a link with which a signal can be sent: l(ink), or u(sed); null: a signal';
+COMMENT ON TABLE jobq_internal.signal IS 'signals sent to jobs, answers of jobs, and links; signals with the same name are taken in the order of their ids';
+COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids; of an answer: the id of the job that has ended';
+COMMENT ON COLUMN jobq_internal.signal.sent_by IS 'name of the role that sent the signal or made the link; link: sent by a link';
+COMMENT ON COLUMN jobq_internal.signal.taken_by IS 'step of the procedure that took the signal; null: not taken yet; of a link: empty';
 COMMENT ON COLUMN jobq_internal.signal.job_id IS 'the job';
-COMMENT ON COLUMN jobq_internal.signal.sent_at IS 'time of the call of signal()';
+COMMENT ON COLUMN jobq_internal.signal.sent_at IS 'time of the call of signal(); of a link: its end';
 COMMENT ON COLUMN jobq_internal.signal.name IS 'name of the signal';
-COMMENT ON COLUMN jobq_internal.signal.payload IS 'passed to the procedure';
+COMMENT ON COLUMN jobq_internal.signal.payload IS 'passed to the procedure; of a link: a hash of its secret';
 CREATE INDEX signal_next ON jobq_internal.signal (job_id, name, id) WHERE taken_by IS NULL;
 COMMENT ON INDEX jobq_internal.signal_next IS 'the signal that the next wait takes';
 
-CREATE TABLE jobq_internal.link_key (
-	created_at timestamptz NOT NULL,
-	key bytea NOT NULL,
-	CONSTRAINT link_key_pkey PRIMARY KEY (key)
-);
-COMMENT ON TABLE jobq_internal.link_key IS 'keys that sign the links of signal_link(): the newest signs, and all are valid';
-COMMENT ON COLUMN jobq_internal.link_key.created_at IS 'time of the first link';
-COMMENT ON COLUMN jobq_internal.link_key.key IS 'random; without the row, the links that it has signed are not valid';
-
-SELECT pg_catalog.pg_extension_config_dump('jobq_internal.link_key', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.procedure_step', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.signal', '');
 

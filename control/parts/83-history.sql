@@ -28,7 +28,7 @@ CREATE VIEW jobq_internal.step_events WITH (security_barrier) AS
 		UNION ALL
 		SELECT g.job_id, g.sent_at, 2, CASE WHEN g.answer IS NULL THEN 'signal' ELSE 'answer' END, CASE WHEN g.answer IS NULL THEN g.sent_by END, NULL,
 			CASE WHEN g.answer IS NULL THEN concat(g.name, ': ', g.payload) ELSE concat('job ', g.id, ': ', g.payload) END
-		FROM jobq_internal.signal g) s
+		FROM jobq_internal.signal g WHERE g.answer IS NULL OR g.answer IN ('r', 'f')) s
 	WHERE EXISTS (
 		SELECT FROM (
 			SELECT j.role, j.queue_id FROM jobq_internal.job j WHERE j.id = s.job_id

@@ -4,20 +4,17 @@
  *	  signal_link(): a link with which a person without a log-in sends a signal.
  *
  * A link is a token in the alphabet of URLs.  Its bytes are a version, the id of the job, the id
- * of the signal, the time at which the link expires, and the name of the signal, followed by an
- * HMAC-SHA256 of these bytes and the name of the database.  An unused link has no row.
+ * of the link, and a random secret.  The link is a row of jobq_internal.signal, in which sent_at is
+ * the time at which the link expires, and the payload is a hash of the secret.  taken_by is not
+ * null, so no wait takes the row.  answer is LINK_OPEN, and the use of the link changes it to
+ * LINK_USED, under the lock of the row.  The use also writes the signal.
+ *
+ * The row goes where signals go: a job that replaces the job, or a rerun, deletes it.  After a
+ * restore to an earlier time, another job may get the id of the job, but has no row with the secret.
  *
  * signal_link() checks the privileges of its caller.  use_link() checks the link only, so that
  * "jobq web" needs no privilege on jobq for its strangers.  A caller without a valid link learns
  * nothing about a job.
- *
- * The id of the signal is taken from the sequence when the link is made.  The row of the signal has
- * this id, so a used link is found by the primary key.  To be used only once, the link is checked
- * under the lock of the signals (signal.c) in exclusive mode.
- *
- * The table jobq_internal.link_key has the keys.  The first link makes a key.  The newest key signs,
- * and all keys are tried for a check.  Two sessions that make the first key at the same time
- * therefore do not wait for each other.
  *
  * src/durable/link.c
  *
@@ -28,13 +25,9 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
 #include "common/base64.h"
-#include "common/hmac.h"
-#include "common/sha2.h"
 #include "executor/spi.h"
 #include "funcapi.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "tcop/utility.h"
@@ -49,164 +42,138 @@ PG_FUNCTION_INFO_V1(jobq_use_link);
 
 #define LINK_VERSION	1
 #define LINK_PATH		"/signal/"
-#define KEY_BYTES		32
+#define SECRET_BYTES	16
+#define LINK_BYTES		(1 + 2 * sizeof(int64) + SECRET_BYTES)
 
-/* The signed bytes before the name. */
-#define LINK_HEADER		(1 + 3 * sizeof(int64))
-#define LINK_MOST		(LINK_HEADER + MAX_NAME + PG_SHA256_DIGEST_LENGTH)
+/* The characters of a token.  LINK_BYTES can be divided by 3, so base64 has no padding. */
+#define TOKEN_LENGTH	(LINK_BYTES / 3 * 4)
 
-/* A link, as read from its token. */
+StaticAssertDecl(LINK_BYTES % 3 == 0, "a token has no padding");
+
+/* A link.  The second part comes from the row. */
 typedef struct Link
 {
+	int64		id;
 	int64		job_id;
-	int64		signal_id;
-	TimestampTz expires_at;
+	uint8		secret[SECRET_BYTES];
 	char	   *name;
+	TimestampTz expires_at;
+	bool		used;
 } Link;
 
-/* Compute the HMAC of the bytes and the name of the database. */
-static void
-sign(const uint8 *bytes, int size, bytea *key, uint8 *mac)
-{
-	const char *database = get_database_name(MyDatabaseId);
-	pg_hmac_ctx *ctx = pg_hmac_create(PG_SHA256);
+/* The hash in the row, as an expression about a parameter. */
+#define HASH_OF(secret) "to_jsonb(encode(sha256(" secret "), 'hex'))"
 
-	if (ctx == NULL ||
-		pg_hmac_init(ctx, (uint8 *) VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key)) < 0 ||
-		pg_hmac_update(ctx, bytes, size) < 0 ||
-		pg_hmac_update(ctx, (const uint8 *) database, strlen(database)) < 0 ||
-		pg_hmac_final(ctx, mac, PG_SHA256_DIGEST_LENGTH) < 0)
-		elog(ERROR, "could not compute an HMAC");
-	pg_hmac_free(ctx);
+static Datum
+secret_datum(const Link *link)
+{
+	bytea	   *secret = palloc(VARHDRSZ + SECRET_BYTES);
+
+	SET_VARSIZE(secret, VARHDRSZ + SECRET_BYTES);
+	memcpy(VARDATA(secret), link->secret, SECRET_BYTES);
+	return PointerGetDatum(secret);
 }
 
-/* Whether two HMACs are equal.  The time reveals nothing about them. */
-static bool
-is_same_mac(const uint8 *a, const uint8 *b)
-{
-	uint8		differs = 0;
-
-	for (int i = 0; i < PG_SHA256_DIGEST_LENGTH; i++)
-		differs |= a[i] ^ b[i];
-	return differs == 0;
-}
-
-/* Return the keys, the newest first, and set *n. */
-static bytea **
-read_keys(int *n)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	bytea	  **keys;
-
-	SPI_connect();
-	*n = jobq_query_latest("SELECT key FROM jobq_internal.link_key ORDER BY created_at DESC, key",
-						   0, NULL, NULL, SPI_OK_SELECT);
-	keys = MemoryContextAlloc(caller, (*n + 1) * sizeof(bytea *));
-	for (int i = 0; i < *n; i++)
-	{
-		Datum		key = jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, BYTEAOID, NULL);
-		MemoryContext old = MemoryContextSwitchTo(caller);
-
-		keys[i] = DatumGetByteaPCopy(key);
-		MemoryContextSwitchTo(old);
-	}
-	SPI_finish();
-	return keys;
-}
-
-/* Make a key, in the transaction of the caller. */
-static bytea *
-make_key(void)
-{
-	static const Oid types[] = {BYTEAOID, TIMESTAMPTZOID};
-	bytea	   *key = palloc(VARHDRSZ + KEY_BYTES);
-	Datum		values[] = {PointerGetDatum(key), TimestampTzGetDatum(jobq_now())};
-
-	SET_VARSIZE(key, VARHDRSZ + KEY_BYTES);
-	if (!pg_strong_random(VARDATA(key), KEY_BYTES))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not make a random key")));
-	SPI_connect();
-	jobq_query("INSERT INTO jobq_internal.link_key (key, created_at) VALUES ($1, $2)",
-			   2, types, values, NULL, SPI_OK_INSERT);
-	SPI_finish();
-	return key;
-}
-
-/* Return the bytes as base64 in the alphabet of URLs, without padding. */
+/* Return the token of a link. */
 static char *
-to_token(const uint8 *bytes, int size)
+to_token(const Link *link)
 {
-	int			length = pg_b64_enc_len(size);
-	char	   *token = palloc(length + 1);
+	uint8		bytes[LINK_BYTES];
+	uint64		ids[2] = {pg_hton64(link->job_id), pg_hton64(link->id)};
+	char	   *token = palloc(TOKEN_LENGTH + 1);
 
-	length = pg_b64_encode((void *) bytes, size, token, length);
-	token[length] = '\0';
+	bytes[0] = LINK_VERSION;
+	memcpy(bytes + 1, ids, sizeof(ids));
+	memcpy(bytes + 1 + sizeof(ids), link->secret, SECRET_BYTES);
+	if (pg_b64_encode((void *) bytes, LINK_BYTES, token, TOKEN_LENGTH) != TOKEN_LENGTH)
+		elog(ERROR, "could not encode a link");
+	token[TOKEN_LENGTH] = '\0';
 	for (char *c = token; *c != '\0'; c++)
-		*c = *c == '+' ? '-' : *c == '/' ? '_' : *c == '=' ? '\0' : *c;
+		*c = *c == '+' ? '-' : *c == '/' ? '_' : *c;
 	return token;
 }
 
-/* Decode a token into LINK_MOST bytes.  Returns their number, or -1 if the token is not valid. */
-static int
-from_token(const char *token, uint8 *bytes)
-{
-	char		base64[LINK_MOST * 4 / 3 + 8];
-	size_t		length = strlen(token);
-
-	if (length > sizeof(base64) - 4 || strpbrk(token, "+/=") != NULL)
-		return -1;
-	for (size_t i = 0; i < length; i++)
-		base64[i] = token[i] == '-' ? '+' : token[i] == '_' ? '/' : token[i];
-	while (length % 4 != 0)
-		base64[length++] = '=';
-	return pg_b64_decode(base64, length, (void *) bytes, LINK_MOST);
-}
-
-/* Write the signed bytes of a link.  Returns their number. */
-static int
-write_link(const Link *link, uint8 *bytes)
-{
-	uint64		numbers[3] = {pg_hton64(link->job_id), pg_hton64(link->signal_id), pg_hton64(link->expires_at)};
-
-	bytes[0] = LINK_VERSION;
-	memcpy(bytes + 1, numbers, sizeof(numbers));
-	memcpy(bytes + LINK_HEADER, link->name, strlen(link->name));
-	return LINK_HEADER + strlen(link->name);
-}
-
-/* Read a token.  False if a key of this database has not signed the token. */
+/* Read the first part of a link from its token.  False if the token is not valid. */
 static bool
-read_link(const char *token, Link *link)
+from_token(const char *token, Link *link)
 {
-	uint8		bytes[LINK_MOST];
-	int			size = from_token(token, bytes) - PG_SHA256_DIGEST_LENGTH;
-	uint64		numbers[3];
-	int			nkeys;
-	bytea	  **keys;
-	bool		good = false;
+	char		base64[TOKEN_LENGTH + 1];
+	uint8		bytes[LINK_BYTES];
+	uint64		ids[2];
 
-	/* base64 has several spellings of the same bytes, of which one is valid */
-	if (size <= (int) LINK_HEADER ||
-		strcmp(to_token(bytes, size + PG_SHA256_DIGEST_LENGTH), token) != 0)
+	if (strlen(token) != TOKEN_LENGTH || strpbrk(token, "+/=") != NULL)
 		return false;
-	keys = read_keys(&nkeys);
-	for (int i = 0; i < nkeys; i++)
-	{
-		uint8		mac[PG_SHA256_DIGEST_LENGTH];
-
-		sign(bytes, size, keys[i], mac);
-		good |= is_same_mac(mac, bytes + size);
-	}
-	if (!good || bytes[0] != LINK_VERSION)
+	strcpy(base64, token);
+	for (char *c = base64; *c != '\0'; c++)
+		*c = *c == '-' ? '+' : *c == '_' ? '/' : *c;
+	if (pg_b64_decode(base64, TOKEN_LENGTH, (void *) bytes, LINK_BYTES) != LINK_BYTES ||
+		bytes[0] != LINK_VERSION)
 		return false;
-	memcpy(numbers, bytes + 1, sizeof(numbers));
-	link->job_id = pg_ntoh64(numbers[0]);
-	link->signal_id = pg_ntoh64(numbers[1]);
-	link->expires_at = pg_ntoh64(numbers[2]);
-	link->name = pnstrdup((char *) bytes + LINK_HEADER, size - LINK_HEADER);
+	memcpy(ids, bytes + 1, sizeof(ids));
+	link->job_id = pg_ntoh64(ids[0]);
+	link->id = pg_ntoh64(ids[1]);
+	memcpy(link->secret, bytes + 1 + sizeof(ids), SECRET_BYTES);
 	return true;
+}
+
+/* Write the row of a new link. */
+static void
+insert_link(const Link *link)
+{
+	static const Oid types[] = {INT8OID, INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, BYTEAOID};
+	Datum		values[] = {
+		Int64GetDatum(link->id), Int64GetDatum(link->job_id),
+		TimestampTzGetDatum(link->expires_at), CStringGetTextDatum(link->name),
+		CStringGetTextDatum(GetUserNameFromId(GetUserId(), false)), secret_datum(link)
+	};
+
+	SPI_connect();
+	jobq_query("INSERT INTO jobq_internal.signal (id, job_id, sent_at, name, sent_by, payload, taken_by, answer)"
+			   " VALUES ($1, $2, $3, $4, $5, " HASH_OF("$6") ", '', 'l')",
+			   6, types, values, NULL, SPI_OK_INSERT);
+	SPI_finish();
+}
+
+/* Read the second part of a link.  False if there is no such link. */
+static bool
+read_link(Link *link)
+{
+	static const Oid types[] = {INT8OID, INT8OID, BYTEAOID};
+	Datum		values[] = {Int64GetDatum(link->job_id), Int64GetDatum(link->id), secret_datum(link)};
+	MemoryContext caller = CurrentMemoryContext;
+	bool		found;
+
+	SPI_connect();
+	found = jobq_query_latest("SELECT name, sent_at, answer FROM jobq_internal.signal"
+							  " WHERE job_id = $1 AND id = $2 AND answer IN ('l', 'u') AND payload = " HASH_OF("$3"),
+							  3, types, values, SPI_OK_SELECT) > 0;
+	if (found)
+	{
+		HeapTuple	row = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+
+		link->name = MemoryContextStrdup(caller, TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
+		link->expires_at = DatumGetTimestampTz(jobq_column(row, desc, 2, TIMESTAMPTZOID, NULL));
+		link->used = DatumGetChar(jobq_column(row, desc, 3, CHAROID, NULL)) == LINK_USED;
+	}
+	SPI_finish();
+	return found;
+}
+
+/* Mark an open link as used.  Waits for another use.  False if the link was used before. */
+static bool
+take_link(const Link *link)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	Datum		values[] = {Int64GetDatum(link->job_id), Int64GetDatum(link->id)};
+	bool		taken;
+
+	SPI_connect();
+	taken = jobq_query_latest("UPDATE jobq_internal.signal SET answer = 'u'"
+							  " WHERE job_id = $1 AND id = $2 AND answer = 'l'",
+							  2, types, values, SPI_OK_UPDATE) > 0;
+	SPI_finish();
+	return taken;
 }
 
 /*
@@ -218,11 +185,6 @@ Datum
 jobq_signal_link(PG_FUNCTION_ARGS)
 {
 	Link		link = {0};
-	uint8		bytes[LINK_MOST];
-	int			size;
-	int			nkeys;
-	bytea	  **keys;
-	bytea	   *key;
 
 	PreventCommandIfReadOnly("jobq.signal_link()");
 	link.name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
@@ -233,14 +195,14 @@ jobq_signal_link(PG_FUNCTION_ARGS)
 	link.expires_at = jobq_now() + 1000 *
 		jobq_interval_ms(PG_GETARG_INTERVAL_P(2), "valid_for", 1, JOBQ_MAX_DELAY_MS);
 	link.job_id = durable_receiver_arg(fcinfo);
-	link.signal_id = jobq_next_id();
-	keys = read_keys(&nkeys);
-	key = nkeys > 0 ? keys[0] : make_key();
-	size = write_link(&link, bytes);
-	sign(bytes, size, key, bytes + size);
+	link.id = jobq_next_id();
+	if (!pg_strong_random(link.secret, SECRET_BYTES))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not make a random secret")));
+	insert_link(&link);
 	jobq_audit(fcinfo, 1);
-	PG_RETURN_TEXT_P(cstring_to_text(psprintf(LINK_PATH "%s",
-											  to_token(bytes, size + PG_SHA256_DIGEST_LENGTH))));
+	PG_RETURN_TEXT_P(cstring_to_text(psprintf(LINK_PATH "%s", to_token(&link))));
 }
 
 /*
@@ -250,28 +212,33 @@ jobq_signal_link(PG_FUNCTION_ARGS)
 static const char *
 use_link(const Link *link, Datum payload)
 {
-	JobqSignal	signal = {.id = link->signal_id,.job_id = link->job_id,.name = link->name};
 	Relation	rel = jobq_open_jobs();
+	JobqSignal	signal = {.job_id = link->job_id,.name = link->name};
 	JobqJob		job;
 	Oid			role;
 	const char *state = "open";
 
-	if (link->expires_at <= jobq_now())
+	if (link->used)
+		state = "used";
+	else if (link->expires_at <= jobq_now())
 		state = "expired";
 	else if (payload == (Datum) 0 ? !jobq_receiver_role(rel, link->job_id, &role)
-			 : !jobq_signals_lock_receiver(rel, link->job_id, ExclusiveLock))
+			 : !jobq_signals_lock_receiver(rel, link->job_id, ShareLock))
 		state = "over";
-	if (jobq_signal_exists(&signal))
-		state = "used";
-	else if (strcmp(state, "open") == 0 && payload != (Datum) 0)
+	else if (payload != (Datum) 0)
 	{
 		if (jobq_job_find_now(rel, link->job_id, &job) && DatumGetBool(JOB(&job, JOB_DORMANT)))
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
 					 errmsg("job " INT64_FORMAT " was brought by logical replication, and runs on the publisher",
 							link->job_id)));
-		jobq_signal_send(rel, &signal, durable_waits_for_signal(link->name), payload);
-		state = "sent";
+		state = "used";
+		if (take_link(link))
+		{
+			signal.id = jobq_next_id();
+			jobq_signal_send(rel, &signal, durable_waits_for_signal(link->name), payload);
+			state = "sent";
+		}
 	}
 	table_close(rel, NoLock);
 	return state;
@@ -295,14 +262,15 @@ jobq_use_link(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
 	jobq_check_columns(desc, lengthof(values));
-	if (!PG_ARGISNULL(1))
+	if (!PG_ARGISNULL(0) && from_token(text_to_cstring(PG_GETARG_TEXT_PP(0)), &link) &&
+		read_link(&link))
 	{
-		PreventCommandIfReadOnly("jobq_internal.use_link()");
-		payload = PG_GETARG_DATUM(1);
-		jobq_check_value("payload", payload);
-	}
-	if (!PG_ARGISNULL(0) && read_link(text_to_cstring(PG_GETARG_TEXT_PP(0)), &link))
-	{
+		if (!PG_ARGISNULL(1))
+		{
+			PreventCommandIfReadOnly("jobq_internal.use_link()");
+			payload = PG_GETARG_DATUM(1);
+			jobq_check_value("payload", payload);
+		}
 		values[0] = CStringGetTextDatum(use_link(&link, payload));
 		values[1] = CStringGetTextDatum(link.name);
 	}

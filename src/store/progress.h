@@ -64,6 +64,13 @@ enum
 #define ANSWER_FAILURE	'f'
 #define ANSWER_NAME		""
 
+/*
+ * Further values: the row is no signal but a link, with which the signal can be sent
+ * (src/durable/link.c).
+ */
+#define LINK_OPEN		'l'
+#define LINK_USED		'u'
+
 /* A new row of jobq_internal.signal. */
 typedef struct JobqSignal
 {
@@ -96,7 +103,6 @@ extern bool jobq_receiver_role(Relation rel, int64 id, Oid *role);
 extern bool jobq_signals_lock_receiver(Relation rel, int64 id, LOCKMODE mode);
 extern void jobq_signal_send(Relation rel, const JobqSignal *signal, const char *what,
 							 Datum payload);
-extern bool jobq_signal_exists(const JobqSignal *signal);
 extern void jobq_answer(const JobqJob *job, bool has_result, Datum result);
 extern void jobq_answer_failed(const JobqJob *job, const char *state,
 							   const JobqError *error);

@@ -198,25 +198,6 @@ jobq_signal_send(Relation rel, const JobqSignal *signal, const char *what, Datum
 		CHECK_FOR_INTERRUPTS();
 }
 
-/* Whether the job has received a signal with this name and id. */
-bool
-jobq_signal_exists(const JobqSignal *signal)
-{
-	Relation	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, AccessShareLock);
-	ScanKeyData keys[3];
-	SysScanDesc scan;
-	bool		found;
-
-	ScanKeyInit(&keys[0], SIGNAL_JOB_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(signal->job_id));
-	ScanKeyInit(&keys[1], SIGNAL_NAME, BTEqualStrategyNumber, F_TEXTEQ, CStringGetTextDatum(signal->name));
-	ScanKeyInit(&keys[2], SIGNAL_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(signal->id));
-	scan = systable_beginscan(signals, jobq_index(signals, JOBQ_SIGNAL_PKEY), true, SnapshotSelf, 3, keys);
-	found = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	table_close(signals, AccessShareLock);
-	return found;
-}
-
 /* Write the answer of a job that has ended, and wake the job that waits for the answer. */
 static void
 answer(const JobqJob *job, char type, Datum value)
