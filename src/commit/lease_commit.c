@@ -188,7 +188,8 @@ leases_before_commit(void)
 	if (lost != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_LEASE_LOST),
-				 errmsg("the lease of job " INT64_FORMAT " has ended before its extension was committed", lost->id),
+				 errmsg("a lease has ended before its extension was committed"),
+				 errdetail("It was the lease of job " INT64_FORMAT ".", lost->id),
 				 errhint("Commit the call of jobq.extend() at once, in a transaction of its own.")));
 }
 

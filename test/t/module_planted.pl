@@ -249,7 +249,7 @@ SELECT jobq.extend(:held, :token, '1 min'), jobq.set_progress(:held, :token, 5, 
 SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
 SELECT jobq.ack(:held, :token, '1');
 SELECT jobq.notify('c', 'p'), jobq.perform('quick'), jobq.dry_run('quick');
-CALL jobq.work('{manual}', stop_when_empty => true);
+CALL jobq.work('{shared}', stop_when_empty => true);
 SELECT jobq.explain(:id), jobq.history(:id);
 SELECT jobq.enqueue('quick', delay => '1 day', group_key => 'h') AS later \gset
 SELECT jobq.explain(:later), jobq.history(:later), jobq.doctor();
