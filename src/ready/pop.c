@@ -357,6 +357,12 @@ jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 		if (index == JOBQ_NONE)
 			break;
 		entry_take(db, index, popped);
+		if (jobq_key_cmp(popped->key, n == 0 ? last->key : more[n - 1].key) == 0)
+		{
+			/* the ready set had a second entry for the job */
+			(void) lane_served_one(db, lane);
+			continue;
+		}
 		popped->permits = permits_take(db, lane, JOBQ_NONE, now);
 		(void) lane_served_one(db, lane);
 		turns_over(db, lane->role, &popped->permits);
