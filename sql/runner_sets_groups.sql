@@ -44,7 +44,7 @@ CREATE VIEW test.group_order AS
 	SELECT count(*) AS ran, count(DISTINCT job) AS jobs, count(*) FILTER (WHERE previous > job) AS early
 	FROM (SELECT job, lag(job) OVER (PARTITION BY grp ORDER BY at) AS previous FROM test.group_ran) r;
 
--- the jobs of one group run in one call
+-- the jobs of a group run in the same call
 CALL test.group_run($$jobq.enqueue('group_note', '{"group": "a"}', group_key => 'a')) FROM generate_series(1, 40) i$$);
 SELECT * FROM test.group_result();
 SELECT *, (SELECT count(DISTINCT call) FROM test.group_ran) < 20 AS few FROM test.group_order;
@@ -82,7 +82,7 @@ SELECT * FROM test.group_result();
 SELECT ran, jobs FROM test.group_order;
 SELECT jobq.alter_queue('sets', group_scope => 'queue');
 
--- groups that go on after a failed attempt, or that run several jobs at a time
+-- groups with group_on_failure => continue, or with several running jobs
 SELECT jobq.alter_queue('sets', group_on_failure => 'continue');
 CALL test.group_run($$jobq.enqueue('group_note', jsonb_build_object('group', 'g' || i % 2, 'do', CASE i WHEN 5 THEN 'fail' WHEN 12 THEN 'nack' WHEN 14 THEN 'nack' END), group_key => 'g' || i % 2)) FROM generate_series(1, 40) i$$);
 SELECT * FROM test.group_result();

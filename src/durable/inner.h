@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  Declarations shared by the files of the directory durable.  They are in the order of the
- *	  files.  Each file uses only functions of files above.
+ *	  Declarations shared by the files of the directory durable, in the order of the
+ *	  files.  Each file uses only functions of files above it.
  *
  * src/durable/inner.h
  *

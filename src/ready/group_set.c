@@ -2,13 +2,13 @@
  *
  *	  Groups of the jobs that a worker runs together, in a call of a set handler.
  *
- * Jobs of a group run in the same call, one after the other in the array.  The call holds a single
+ * Jobs of a group run in the same call, in their order in the array.  The call holds a single
  * permit of each of its groups, from the first job of the group on (JobqHolding.groups).  The
- * permit is returned with the other permits of the call, or before, if a job of the group will
+ * permit is returned with the rest of the permits of the call, or before, if a job of the group will
  * run again, or did not run.
  *
- * A job joins the call of its predecessor only if its group runs one job at a time, waits for no
- * job, and has no other job that comes before.
+ * A job joins the call of its predecessor only if the group runs a single job at a time, waits for
+ * no job, and has no job in between.
  *
  * src/ready/group_set.c
  *
@@ -27,7 +27,7 @@ static bool may_join(JobqDatabase *db, JobqGroup *group, const JobqSlot *slot,
 static void forget(JobqDatabase *db, JobqSlot *slot, JobqGroup *group);
 
 /*
- * Does the lane have jobs of groups that run one at a time?  Jobs of other groups run alone.
+ * Does this group run its jobs singly?  Otherwise, they run alone.
  */
 bool
 group_set_takes(JobqDatabase *db, const JobqLane *lane, int64 group)

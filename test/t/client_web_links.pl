@@ -100,7 +100,7 @@ is(signals('refused'), '', 'none sends a signal');
 my $long = 'é' x 63 . '/';
 is((ask('GET', link_to($long)))[1], qq({"name":"$long","done":false}), 'a long name');
 
-# A wrong link says nothing, and takes its time.
+# The answer to a wrong link reveals nothing, and comes late.
 my $other = sql(q{SELECT jobq.signal_link(jobq.enqueue('x', queue => 'c'), 'other')});
 my $begun = time;
 my @wrong = map { join ' ', (ask('GET', $_, \%browser))[ 0, 1 ] } $path =~ s/.$/./r, substr($path, 0, 40) . substr($other, 40), '/signal/' . 'A' x 100, '/signal/x';
@@ -142,7 +142,7 @@ is((ask('GET', $path, {}, undef, $reads))[0], 200, '--read-only: the link is sho
 is((ask('POST', $path, {}, '', $reads))[0], 403, 'and not used');
 is(signals('go'), '', 'no signal was sent');
 
-# Several databases: the path names the database.  A link is for the database that has made it.
+# Several databases: the path names the database.  Each link is valid only in its database.
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION jobq');
 my $there = $node->safe_psql('other', q{SELECT jobq.signal_link(jobq.enqueue('x', queue => jobq.create_queue('c', mode => 'consumer')::text || 'c'), 'go')});

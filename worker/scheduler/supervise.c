@@ -410,8 +410,7 @@ find_ready(void *arg)
  * again.  Exception: a statement outside the job's transaction that may run only once
  * becomes a dead letter, because its effect is unknown.
  *
- * After an error, end_left() tries again.  If the list is full, the next scan of the
- * row tries again.
+ * After an error, end_left() tries again; if its list is full, the next scan does.
  */
 void
 supervise_lost_lease(int64 id)
