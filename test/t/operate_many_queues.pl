@@ -142,7 +142,9 @@ for my $i (3 .. 2 + $new)
 	wait_for($node, "the job of new queue $i",
 		"SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'new $i' AND state = 'completed'");
 }
-cmp_ok(scans_after_change(1002, 'another change of settings') - $begun, '<', $new / 2,
+
+# other duties may scan the table meanwhile
+cmp_ok(scans_after_change(1002, 'another change of settings') - $begun, '<', 3 * $new / 4,
 	'the scheduler does not read all queues for a new one');
 
 no_failed_assertion($node);
