@@ -29,6 +29,7 @@ typedef struct HeldJob
 static void check_call(FunctionCallInfo fcinfo, const char *function, const char *needed);
 static int	compare_held(const void *a, const void *b);
 static int	compare_tokens(const void *a, const void *b);
+static HeldJob *sorted(const Held *held, int (*compare) (const void *, const void *));
 
 static void
 check_call(FunctionCallInfo fcinfo, const char *function, const char *needed)
@@ -175,21 +176,30 @@ compare_tokens(const void *a, const void *b)
 	return job->id == other->id ? 0 : job->id < other->id ? -1 : 1;
 }
 
-/*
- * Sort the jobs by token and id, and remove jobs that are named twice.
- */
-void
-jobq_distinct_held(Held *held)
+/* Return a sorted copy of the jobs. */
+static HeldJob *
+sorted(const Held *held, int (*compare) (const void *, const void *))
 {
 	HeldJob    *jobs = palloc(sizeof(HeldJob) * (held->n + 1));
-	int			n = 0;
 
 	for (int i = 0; i < held->n; i++)
 		jobs[i] = (HeldJob)
 	{
 		held->ids[i], held->tokens[i], i
 	};
-	qsort(jobs, held->n, sizeof(HeldJob), compare_tokens);
+	qsort(jobs, held->n, sizeof(HeldJob), compare);
+	return jobs;
+}
+
+/*
+ * Sort the jobs by token and id, and remove jobs that are named twice.
+ */
+void
+jobq_distinct_held(Held *held)
+{
+	HeldJob    *jobs = sorted(held, compare_tokens);
+	int			n = 0;
+
 	for (int i = 0; i < held->n; i++)
 	{
 		if (i > 0 && compare_tokens(&jobs[i - 1], &jobs[i]) == 0)
@@ -210,15 +220,9 @@ jobq_distinct_held(Held *held)
 void
 jobq_sort_held(Held *held, JobqResults *results)
 {
-	HeldJob    *jobs = palloc(sizeof(HeldJob) * (held->n + 1));
+	HeldJob    *jobs = sorted(held, compare_held);
 	JobqResults given = {0};
 
-	for (int i = 0; i < held->n; i++)
-		jobs[i] = (HeldJob)
-	{
-		held->ids[i], held->tokens[i], i
-	};
-	qsort(jobs, held->n, sizeof(HeldJob), compare_held);
 	if (results->n > 0)
 	{
 		given = *results;

@@ -36,8 +36,8 @@ typedef struct DurableAnswers
 {
 	bool		many;
 	int64		witness;		/* a job without an answer */
-	Datum		value;			/* of all jobs, once all have ended */
-	Datum		failure;		/* of the first failed job, or 0 */
+	Datum		value;			/* answers of all jobs, once all have ended */
+	Datum		failure;		/* error of the first failed job, or 0 */
 } DurableAnswers;
 
 /* src/durable/row.c */
