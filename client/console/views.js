@@ -181,6 +181,7 @@ function failures(c) {
 			},
 		], c.data.items ?? [], (f) => `${f.fingerprint} ${f.queue} ${f.job_id}`, filtered(c) ? 'No failure matches these filters.'
 			: empty(nothing('No attempt has failed.', 'No attempt of this role has failed.'))),
+		c.data.partial ? h('p', { class: 'faint' }, 'There are many failed attempts, and only the newest were read: the numbers are lower limits, and a cause can be older than shown.') : null,
 	];
 }
 

@@ -51,6 +51,34 @@
 	"FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) " \
 	"FROM span AS s, which AS w"
 
+/*
+ * Causes of failures, the newest cause first, like jobq.failures.  The statement reads the
+ * newest failed attempts of unfinished jobs, of finished jobs, and of dead letters, so that
+ * its time is bounded.  If there may be more, "partial" is true: then the numbers are lower
+ * limits, and a cause with an older dead letter is not "new".
+ */
+#define MOST_FAILED	"5000"
+#define FAILED(view)	"(SELECT '" view "' AS source, f.* FROM jobq_internal." view " AS f LIMIT " MOST_FAILED ")"
+#define FAILURES \
+	"WITH failed AS MATERIALIZED (" FAILED("failed_live") " UNION ALL " FAILED("failed_finished") " UNION ALL " FAILED("failed_dead") "), " \
+	"partial AS MATERIALIZED (SELECT EXISTS (SELECT FROM failed AS f GROUP BY f.source HAVING count(*) = " MOST_FAILED ") AS partial), " \
+	"hour AS MATERIALIZED (SELECT t.now - interval '1 hour' AS begun, t.now FROM (SELECT jobq_internal.clock() AS now) AS t), " \
+	"causes AS MATERIALIZED (SELECT g.fingerprint, g.queue, array_agg(DISTINCT g.kind ORDER BY g.kind) AS kinds, array_agg(DISTINCT g.role) AS roles, " \
+	"min(g.first_seen) AS first_seen, max(g.last_seen) AS last_seen, sum(g.failed)::int8 AS failed, sum(g.failed_last_hour)::int8 AS failed_last_hour, " \
+	"sum(g.dead)::int8 AS dead_letters, (max(g.newest))[2] AS job_id FROM (SELECT f.fingerprint, f.queue, f.kind, f.role, min(f.at) AS first_seen, " \
+	"max(f.at) AS last_seen, count(*) AS failed, count(*) FILTER (WHERE f.at > h.begun AND f.at <= h.now) AS failed_last_hour, " \
+	"count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(date_part('epoch', f.at) * 1000000)::int8, f.id]) AS newest FROM failed AS f, hour AS h " \
+	"WHERE ($1::text IS NULL OR f.queue = $1) GROUP BY f.fingerprint, f.queue, f.kind, f.role) AS g GROUP BY g.fingerprint, g.queue " \
+	"HAVING $2::text IS NULL OR $2 = ANY (array_agg(g.kind)) ORDER BY first_seen DESC, fingerprint LIMIT 200) " \
+	"SELECT json_build_object('partial', (SELECT p.partial FROM partial AS p), 'items', (SELECT coalesce(json_agg(t), '[]') FROM (" \
+	"SELECT c.fingerprint, c.queue, c.kinds, c.roles, e.error ->> 'sqlstate' AS sqlstate, e.error ->> 'message' AS message, " \
+	"c.first_seen, c.last_seen, c.failed, c.failed_last_hour, c.dead_letters, c.job_id, " \
+	"c.first_seen > h.begun AND c.first_seen <= h.now AND NOT (p.partial AND EXISTS (SELECT FROM jobq.dead_letters AS d " \
+	"WHERE d.fingerprint = c.fingerprint AND d.finished_at <= h.begun AND d.queue IS NOT DISTINCT FROM c.queue)) AS new " \
+	"FROM hour AS h, partial AS p, causes AS c LEFT JOIN LATERAL (SELECT a.error FROM jobq_internal.failed_jobs AS j, " \
+	"jsonb_array_elements(j.errors) WITH ORDINALITY AS a (error, n) WHERE j.id = c.job_id AND (a.error ->> 'fingerprint')::int8 = c.fingerprint " \
+	"ORDER BY a.n DESC LIMIT 1) AS e ON true ORDER BY c.first_seen DESC, c.fingerprint) AS t))"
+
 /* Rows of a list: the most active ones. */
 #define MOST_NAMES	"500"
 

@@ -267,10 +267,8 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8, $1::jsonb ->> 'from_step'))"},
 
 	{"GET", "/api/failures", 0,.parameters = "?queue ?kind",
-		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_last_hour dead_letters job_id new",
-		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AND f.first_seen <= jobq_internal.clock() AS new FROM jobq.failures AS f "
-				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
-				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
+		.shown = "partial queue kinds* roles* sqlstate first_seen last_seen failed failed_last_hour dead_letters job_id new",
+	.sql = FAILURES},
 	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint ?from ?until -tag -error -payload",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at finished_at sqlstate tenant",
 		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.finished_at, j.error, j.sqlstate, j.fingerprint, j.error_context, "

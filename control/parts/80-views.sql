@@ -93,40 +93,66 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	ORDER BY f.finished_at DESC, f.id DESC;
 COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted, newest first';
 
--- Reads all jobs that have failed attempts, by partial indexes.  OFFSET 0 keeps the errors
--- out of the aggregation, and takes each error out of its array once.  Groups by kind and role
--- come first, because they need no sort.  The message comes from the newest job, so that memory
--- holds a single message of each cause.  The first view is without the message, which needs the
--- row of a job.  A failure dated by a clock that was ahead does not count as one of the last hour.
+-- The failed attempts of unfinished jobs, of finished jobs, and of dead letters.  A reader with LIMIT
+-- gets the attempts of the newest jobs, and reads no other jobs.  Partial indexes find the jobs that have
+-- failed.  OFFSET 0 takes each error out of its array once.
+DO $create$
+DECLARE
+	r record;
+BEGIN
+	FOR r IN VALUES ('failed_live', 'job', 'l.errors IS NOT NULL', 'l.id DESC', 'false'),
+			('failed_finished', 'archive', 'l.errors IS NOT NULL', 'l.id DESC', 'false'),
+			('failed_dead', 'dead_letter', 'true', 'l.finished_at DESC, l.id DESC', 'a.n = jsonb_array_length(a.errors) - 1') LOOP
+		EXECUTE format($$
+			CREATE VIEW jobq_internal.%I WITH (security_barrier) AS
+			SELECT e.id, q.name AS queue, e.kind, e.role::pg_catalog.regrole AS role, (e.error ->> 'fingerprint')::bigint AS fingerprint,
+				(e.error ->> 'at')::timestamptz AS at, e.dead
+			FROM (
+				SELECT a.id, a.queue_id, a.kind, a.role, a.errors -> a.n AS error, %s AS dead
+				FROM (
+					SELECT j.id, j.queue_id, j.kind, j.role, j.errors, jobq_internal.indexes(0, jsonb_array_length(j.errors) - 1) AS n
+					FROM (
+						SELECT l.id, l.queue_id, l.kind, l.role, l.errors FROM jobq_internal.%I l
+						WHERE %s AND jobq_internal.may_see(l.role::pg_catalog.oid, l.queue_id) ORDER BY %s) j) a
+				OFFSET 0) e
+			LEFT JOIN jobq_internal.queue q ON q.id = e.queue_id$$, r.column1, r.column5, r.column2, r.column3, r.column4);
+	END LOOP;
+END
+$create$;
+COMMENT ON VIEW jobq_internal.failed_live IS 'failed attempts of unfinished jobs, newest job first; dead: false';
+COMMENT ON VIEW jobq_internal.failed_finished IS 'failed attempts of finished jobs, newest job first; dead: false';
+COMMENT ON VIEW jobq_internal.failed_dead IS 'failed attempts of dead letters, newest dead letter first; dead: the attempt was the last';
+
+-- OFFSET 0 keeps the errors out of the aggregation.  Groups by kind and role come first, because they
+-- need no sort.  The message comes from the newest job, so that memory holds a single message of each
+-- cause.  The first view is without the message, which needs the row of a job.  A failure dated by a
+-- clock that was ahead does not count as one of the last hour.
 CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
-	SELECT k.fingerprint, q.name AS queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
+	SELECT k.fingerprint, k.queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
 		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
 		sum(k.failed_last_hour)::bigint AS failed_last_hour, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
 	FROM (
-		SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
+		SELECT f.fingerprint, f.queue, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
 			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour' AND f.at <= n.now) AS failed_last_hour,
 			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(date_part('epoch', f.at) * 1000000)::bigint, f.id]) AS newest
 		FROM (
-			SELECT e.id, e.queue_id, e.role::pg_catalog.regrole AS role, e.kind, (e.error ->> 'fingerprint')::bigint AS fingerprint,
-				(e.error ->> 'at')::timestamptz AS at, e.dead
-			FROM (
-				SELECT a.id, a.queue_id, a.role, a.kind, a.errors -> a.n AS error, a.dead AND a.n = jsonb_array_length(a.errors) - 1 AS dead
-				FROM (
-					SELECT j.id, j.queue_id, j.role, j.kind, j.errors, j.dead, jobq_internal.indexes(0, jsonb_array_length(j.errors) - 1) AS n
-					FROM (
-						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
-						UNION ALL
-						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
-						UNION ALL
-						SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
-					WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)) a
-				OFFSET 0) e
+			SELECT * FROM jobq_internal.failed_live UNION ALL SELECT * FROM jobq_internal.failed_finished UNION ALL SELECT * FROM jobq_internal.failed_dead
 			OFFSET 0) f
 		CROSS JOIN (SELECT jobq_internal.clock() AS now) n
-		GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k
-	LEFT JOIN jobq_internal.queue q ON q.id = k.queue_id
-	GROUP BY k.fingerprint, k.queue_id, q.name;
+		GROUP BY f.fingerprint, f.queue, f.kind, f.role) k
+	GROUP BY k.fingerprint, k.queue;
 COMMENT ON VIEW jobq_internal.failure_causes IS 'causes of the failures that the user may see, without a sample of the message';
+
+CREATE VIEW jobq_internal.failed_jobs WITH (security_barrier) AS
+	SELECT j.id, jobq_internal.without_details(j.errors) AS errors
+	FROM (
+		SELECT l.id, l.errors, l.role, l.queue_id FROM jobq_internal.job l
+		UNION ALL
+		SELECT l.id, l.errors, l.role, l.queue_id FROM jobq_internal.archive l
+		UNION ALL
+		SELECT l.id, l.errors, l.role, l.queue_id FROM jobq_internal.dead_letter l) j
+	WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id);
+COMMENT ON VIEW jobq_internal.failed_jobs IS 'errors of all jobs without the fields that may quote data, to read by id';
 
 CREATE VIEW jobq.failures WITH (security_barrier) AS
 	SELECT g.fingerprint, g.queue, g.kinds, g.roles, e.sqlstate, e.message,
@@ -134,14 +160,8 @@ CREATE VIEW jobq.failures WITH (security_barrier) AS
 	FROM jobq_internal.failure_causes g
 	LEFT JOIN LATERAL (
 		SELECT a.error ->> 'sqlstate' AS sqlstate, a.error ->> 'message' AS message
-		FROM (
-			SELECT l.errors FROM jobq_internal.job l WHERE l.id = g.job_id
-			UNION ALL
-			SELECT l.errors FROM jobq_internal.archive l WHERE l.id = g.job_id
-			UNION ALL
-			SELECT l.errors FROM jobq_internal.dead_letter l WHERE l.id = g.job_id) j
-		CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
-		WHERE (a.error ->> 'fingerprint')::bigint = g.fingerprint
+		FROM jobq_internal.failed_jobs j CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
+		WHERE j.id = g.job_id AND (a.error ->> 'fingerprint')::bigint = g.fingerprint
 		ORDER BY a.n DESC LIMIT 1) e ON true;
 COMMENT ON VIEW jobq.failures IS 'failed attempts of all stored jobs by cause: the same error in the same queue';
 

@@ -39,12 +39,14 @@ $$;
 COMMENT ON FUNCTION jobq_internal.conf_line(text, text) IS 'return a hint to change a setting in postgresql.conf, and to apply the change';
 
 CREATE FUNCTION jobq.doctor(patience interval DEFAULT '10 min', OUT severity text, OUT detail text, OUT remedy text) RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
 	s record;
 	r record;
 	pools text := current_setting('jobq.workers', true);
 	asked int;
+	most CONSTANT int := 5000;		-- dead letters to read
+	clock CONSTANT timestamptz := jobq_internal.clock();		-- can be compared by an index
 BEGIN
 	SELECT * INTO s FROM jobq_internal.setup();
 
@@ -145,8 +147,8 @@ BEGIN
 			('is a superuser, whose jobs are not allowed', o.rolsuper AND current_setting('jobq.allow_superuser_jobs') = 'off',
 				jobq_internal.conf_line('jobq.allow_superuser_jobs', 'own')),
 			('is not allowed: ' || n.refusal, o.oid IS NOT NULL AND n.refusal IS NOT NULL, 'as a role that can SET ROLE to it: ' || l.otherwise)) b (reason, holds, fix)
-		-- jobs in shared memory may already be gone
-		WHERE b.holds AND (l.queue IS NOT NULL OR EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready'))
+		-- jobs in shared memory may already be gone; CASE searches for them only if the role has a problem
+		WHERE CASE WHEN b.holds THEN l.queue IS NOT NULL OR EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready') END
 		ORDER BY l.queue NULLS FIRST, l.role;
 	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
 		format('create the function, or register another: SELECT jobq.register(%L, ''...'')', k.kind)
@@ -194,17 +196,21 @@ BEGIN
 		format('fix the cause, or SELECT jobq.pause(schedule => %L)', c.name)
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
-	-- dead letters
-	SELECT count(*) AS n, count(*) FILTER (WHERE f.finished_at > jobq_internal.clock() - interval '1 day') AS recent,
-		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
-		count(*) FILTER (WHERE f.finished_at < jobq_internal.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
-	INTO r FROM jobq.dead_letters f;
+	-- dead letters: the newest are counted, so that the time does not grow with their number
+	SELECT CASE WHEN count(*) > most THEN 'more than ' || most ELSE count(*)::text END AS n, count(*) > 0 AS has,
+		CASE WHEN count(*) FILTER (WHERE f.recent) > most THEN 'more than ' || most ELSE count(*) FILTER (WHERE f.recent)::text END AS recent,
+		CASE WHEN count(*) > most THEN 'at least ' ELSE '' END || count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled,
+		min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind
+	INTO r FROM (SELECT d.kind, d.sqlstate, d.finished_at > clock - interval '1 day' AS recent FROM jobq.dead_letters d LIMIT most + 1) f;
 	RETURN QUERY SELECT 'warning', format('%s dead letters exist, %s of them from the last day', r.n, r.recent),
-		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.n > 0;
+		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.has;
 	RETURN QUERY SELECT 'warning', format('%s jobs are dead letters because their kind had no handler, such as "%s"', r.unhandled, r.kind),
-		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
+		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.kind IS NOT NULL;
+	SELECT count(*) AS n, CASE WHEN count(*) > most THEN 'more than ' || most ELSE count(*)::text END AS ending
+	INTO r FROM (SELECT FROM jobq.dead_letters f
+		WHERE f.finished_at < clock - current_setting('jobq.dead_retention')::interval + interval '1 day' LIMIT most + 1) e;
 	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.dead_retention', r.ending),
-		jobq_internal.conf_line('jobq.dead_retention', '90d') WHERE r.ending > 0;
+		jobq_internal.conf_line('jobq.dead_retention', '90d') WHERE r.n > 0;
 
 	-- transactions and slots that keep old rows of all tables, or the write-ahead log
 	RETURN QUERY SELECT 'warning', format('a transaction of process %s has been open since %s: rows deleted since then cannot be removed', a.pid, date_trunc('second', a.xact_start)),

@@ -83,7 +83,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.failures, jobq.kinds, jobq.queues, jobq.stats, jobq.workers, jobq.limits,
 	jobq.schedules, jobq.batches, jobq.steps, jobq.grants, jobq.monitors, jobq.event_handlers, jobq.audit_log TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
-GRANT SELECT ON jobq_internal.run_order, jobq_internal.run_order_down, jobq_internal.held_roles, jobq_internal.failure_causes, jobq_internal.monitor_states, jobq_internal.step_events TO PUBLIC;
+GRANT SELECT ON jobq_internal.run_order, jobq_internal.run_order_down, jobq_internal.held_roles, jobq_internal.failed_live, jobq_internal.failed_finished, jobq_internal.failed_dead, jobq_internal.failed_jobs, jobq_internal.failure_causes, jobq_internal.monitor_states, jobq_internal.step_events TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;
