@@ -458,13 +458,13 @@ class Texts
 	/** Encode all text values with zero bytes, at any depth of a JSON text. */
 	public static function pack(string $json): string
 	{
-		return self::each($json, '/\\\\u|"base64:/', fn ($text) => str_contains($text, "\0") || str_starts_with($text, self::PACKED)
+		return self::each($json, '/\\\\u|"base64:/', '\\\\[^u]', fn ($text) => str_contains($text, "\0") || str_starts_with($text, self::PACKED)
 			? self::PACKED . base64_encode($text) : $text);
 	}
 
 	public static function unpack(string $json): string
 	{
-		return self::each($json, '/"base64:/', fn ($text) => str_starts_with($text, self::PACKED)
+		return self::each($json, '/"base64:/', '\\\\.', fn ($text) => str_starts_with($text, self::PACKED)
 			? base64_decode(substr($text, strlen(self::PACKED))) : $text);
 	}
 
@@ -473,13 +473,17 @@ class Texts
 		return str_replace("\0", "\u{fffd}", mb_scrub($text, 'UTF-8'));
 	}
 
-	/** Change each text that is not a key and matches the pattern. */
-	private static function each(string $json, string $pattern, \Closure $change): string
+	/**
+	 * Change each text that is not a key and matches the pattern.  The regular expression itself skips texts with no
+	 * escapes but $harmless ones, because a call for each text of a payload would cost more than the rest.
+	 */
+	private static function each(string $json, string $pattern, string $harmless, \Closure $change): string
 	{
 		return !preg_match($pattern, $json) ? $json
-			: preg_replace_callback('/"(?:[^"\\\\]++|\\\\.)*+"(\s*+:)?+/s', fn ($found) => !isset($found[1]) && preg_match($pattern, $found[0])
-				? json_encode($change(json_decode($found[0], false, 512, JSON_THROW_ON_ERROR)),
-					JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES)
-				: $found[0], $json) ?? throw new \JsonException(preg_last_error_msg());
+			: preg_replace_callback('/"(?!base64:)(?:[^"\\\\]++|' . $harmless . ')*+"(*SKIP)(*FAIL)|"(?:[^"\\\\]++|\\\\.)*+"(\s*+:)?+/s',
+				fn ($found) => isset($found[1]) ? $found[0]
+					: json_encode($change(json_decode($found[0], false, 512, JSON_THROW_ON_ERROR)),
+						JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES),
+				$json) ?? throw new \JsonException(preg_last_error_msg());
 	}
 }
