@@ -131,6 +131,40 @@ class Secret extends Work implements ShouldBeEncrypted
 {
 }
 
+class Paid
+{
+	public function __construct(public int $invoice)
+	{
+	}
+}
+
+/** A listener that is itself a job. */
+class SendReceipt implements ShouldQueue
+{
+	use InteractsWithQueue;
+
+	public $tries = 2;
+	public $delay = 60;
+	public $queue = 'high';
+
+	public function shouldQueue(Paid $paid)
+	{
+		return $paid->invoice > 0;
+	}
+
+	public function handle(Paid $paid)
+	{
+		note("receipt {$paid->invoice} attempt {$this->attempts()}");
+		if ($paid->invoice == 13)
+			throw new \Exception('no receipt');
+	}
+
+	public function failed(Paid $paid, $e)
+	{
+		note("failed: {$e->getMessage()}");
+	}
+}
+
 class Row extends \Illuminate\Database\Eloquent\Model
 {
 	public $timestamps = false;
@@ -238,6 +272,7 @@ $container->instance('db.transactions', new \Illuminate\Database\DatabaseTransac
 $db->setTransactionManager($container['db.transactions']);
 
 $queues = new \Illuminate\Queue\Capsule\Manager($container);
+$events->setQueueResolver(fn () => $queues->getQueueManager());
 $container->instance('queue', $queues->getQueueManager());
 $container->instance(\Illuminate\Contracts\Queue\Factory::class, $queues->getQueueManager());
 // "main" waits for a job that must come; "look" sees whether there is one

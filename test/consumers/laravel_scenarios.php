@@ -212,6 +212,13 @@ scenario('a model', function () use ($row) { dispatch(new OfRow($row())); Row::q
 scenario('a model that is missing', function () use ($row) { dispatch(new OfRow($row())); Row::query()->delete(); run(); });
 scenario('deleteWhenMissingModels', function () use ($row) { dispatch(new OfRowThatMayBeMissing($row())); Row::query()->delete(); run(); });
 
+// ------------------------------------------------------------ queued listeners
+
+$events->listen(Paid::class, SendReceipt::class);
+scenario('a queued listener', function () { $GLOBALS['events']->dispatch(new Paid(7)); note(sizes()); advance(61); run(1, 'high'); });
+scenario('a queued listener that is not asked for', function () { $GLOBALS['events']->dispatch(new Paid(0)); });
+scenario('a queued listener that fails', function () { $GLOBALS['events']->dispatch(new Paid(13)); advance(61); run(1, 'high'); advance(61); run(1, 'high'); });
+
 // ------------------------------------------------------------ the worker
 
 scenario('--once', function () { dispatch(new Work); dispatch(new Work); run(); });
