@@ -162,6 +162,8 @@ process_pin_settings(bool is_worker)
 	/* a standby that is down must not stop the scheduler */
 	PIN("synchronous_commit", "local");
 	PIN("jit", "off");
+	/* the slots of background workers are for workers, and for queries of users */
+	PIN("max_parallel_workers_per_gather", "0");
 }
 
 /*
