@@ -88,22 +88,20 @@ jobq_pace_change(const JobqLimiter *policy, JobqPace *pace, const JobqRate *rate
 }
 
 /*
- * Return the end of the window in which attempts have failed.  The window has no failures if
- * the end is not above "now".
+ * Return the end of the window in which attempts have failed, or 0 if the window is over.  The
+ * failures are then forgotten.  Otherwise a limiter whose rest is over would rest again when the
+ * clock is put back, although a lane of its key is lent already.
  */
 static TimestampTz
 window_end(const JobqLimiter *policy, JobqPace *pace, TimestampTz now)
 {
 	TimestampTz since = (TimestampTz) pace->failed_since * 1000;
+	TimestampTz end = since + policy->throttle.window;
 
-	if (pace->failures == 0)
-		return 0;
-	if (since > now + USECS_PER_MINUTE && since > jobq_now() + USECS_PER_MINUTE)
-	{
-		pace->failures = 0;		/* the clock was put back */
-		return 0;
-	}
-	return since + policy->throttle.window;
+	if (end <= now ||
+		(since > now + USECS_PER_MINUTE && since > jobq_now() + USECS_PER_MINUTE))
+		pace->failures = 0;		/* over, or the clock was put back */
+	return pace->failures == 0 ? 0 : end;
 }
 
 /*
@@ -112,11 +110,8 @@ window_end(const JobqLimiter *policy, JobqPace *pace, TimestampTz now)
 void
 jobq_pace_failed(const JobqLimiter *policy, JobqPace *pace, int failures, TimestampTz now)
 {
-	if (window_end(policy, pace, now) <= now)
-	{
+	if (window_end(policy, pace, now) == 0)
 		pace->failed_since = (now + 999) / 1000;
-		pace->failures = 0;
-	}
 	pace->failures = Min(pace->failures + failures, JOBQ_MAX_FAILURES);
 }
 
@@ -131,7 +126,7 @@ jobq_pace_failures(const JobqLimiter *policy, JobqPace *pace, TimestampTz now,
 	TimestampTz end = window_end(policy, pace, now);
 
 	*rest_until = 0;
-	if (policy->throttle.failures == 0 || end <= now)
+	if (policy->throttle.failures == 0)
 		return 0;
 	if ((int) pace->failures >= policy->throttle.failures)
 		*rest_until = end;

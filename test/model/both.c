@@ -235,9 +235,51 @@ check_lowered(void)
 	expect(pop(2), first, "the key is free");
 }
 
+/*
+ * The rest of a key is over, and its lane is lent.  The key does not rest again when the clock is
+ * put back into the rest, although another job of the key still runs.
+ */
+static void
+check_put_back(void)
+{
+	JobqPush	job = {.queue_id = 3,.needs[SOURCE(0)] = {NAME(0), 1, 1}};
+	JobqKeyedState state;
+	int64		id;
+
+	begin();
+	world.named[0].max_running = 2;
+	world.named[0].throttle = (JobqThrottle)
+	{
+		.failures = 1,.window = 2 * USECS_PER_SEC
+	};
+	worker(0, ROLE, 0);
+	worker(1, ROLE, 0);
+	scheduler_start();
+	scheduler_round();
+	(void) push(3, 0, ROLE, 0, 1);
+	scheduler_round();
+	if (pop(0) == 0)
+		model_fail("a job is not popped");
+	id = push(3, 0, ROLE, 0, 1);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_limits_failed(db, &job, 1, world.now);
+	LWLockRelease(db->lock);
+	expect(pop(1), 0, "the key rests");
+	world.now += 3 * USECS_PER_SEC;
+	scheduler_round();
+	world.now -= 2 * USECS_PER_SEC;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	(void) jobq_keyed_state(db, NAME(0), 1, world.now, &state);
+	LWLockRelease(db->lock);
+	if (state.rest_until != 0)
+		model_fail("the key rests again after the clock was put back");
+	expect(pop(1), id, "the rest of the key is over");
+}
+
 void
 check_both(void)
 {
+	check_put_back();
 	check_reserved();
 	check_woken();
 	check_lowered();

@@ -296,7 +296,6 @@ extern void check_throttle(void);
 extern void op_fails(uint32 a, uint32 b, uint32 c);
 extern void check_rest_of(const JobqPush *job);
 extern void check_throttles(void);
-extern void throttles_put_back(void);
 
 /* full.c: cases in which all entries are in use */
 extern void check_full(void);

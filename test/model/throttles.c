@@ -17,7 +17,8 @@ window_start(const Failed *failed)
 }
 
 /*
- * Return the end of the rest, or 0 if jobs may start.
+ * Return the end of the rest, or 0 if jobs may start.  A window that is over does not begin again
+ * when the clock is put back.
  */
 static TimestampTz
 rest_until(int n, uint32 key)
@@ -26,10 +27,9 @@ rest_until(int n, uint32 key)
 	Failed	   *failed = &world.failed[n][key];
 	TimestampTz end = window_start(failed) + throttle->window;
 
-	if (window_start(failed) > world.now + USECS_PER_MINUTE)
-		failed->n = 0;			/* the clock was put back */
-	return throttle->failures > 0 && failed->n >= throttle->failures && world.now < end
-		? end : 0;
+	if (world.now >= end || window_start(failed) > world.now + USECS_PER_MINUTE)
+		failed->n = 0;
+	return throttle->failures > 0 && failed->n >= throttle->failures ? end : 0;
 }
 
 static void
@@ -37,12 +37,9 @@ note_failures(int n, uint32 key, int failures)
 {
 	Failed	   *failed = &world.failed[n][key];
 
-	if (failed->n == 0 ||
-		world.now >= window_start(failed) + world.named[n].throttle.window)
-	{
+	(void) rest_until(n, key);
+	if (failed->n == 0)
 		failed->since = world.now;
-		failed->n = 0;
-	}
 	failed->n += failures;
 }
 
@@ -82,27 +79,6 @@ op_fails(uint32 a, uint32 b, uint32 c)
 		if (need->key == 0 || tally_find(db, need->limiter, need->key) != JOBQ_NONE)
 			note_failures(n, need->key, failures);
 	}
-	LWLockRelease(db->lock);
-}
-
-/*
- * The clock is about to be put back.  A key may have been forgotten after its window, and then
- * does not rest again.
- */
-void
-throttles_put_back(void)
-{
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int n = 0; n < NNAMED; n++)
-		for (uint32 key = 1; key <= NKEYS; key++)
-		{
-			Failed	   *failed = &world.failed[n][key];
-			uint32		index = tally_find(db, NAME(n), key);
-
-			if (world.now >= window_start(failed) + world.named[n].throttle.window &&
-				(index == JOBQ_NONE || TALLY(db, index)->pace.failures == 0))
-				failed->n = 0;
-		}
 	LWLockRelease(db->lock);
 }
 

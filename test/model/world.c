@@ -1249,7 +1249,6 @@ op_clock(uint32 a, uint32 b, uint32 c)
 {
 	if (a % 16 == 0)
 	{
-		throttles_put_back();
 		world.now -= b % (200 * USECS_PER_SEC);
 		world.put_back = true;
 	}
