@@ -139,6 +139,19 @@ scrape_ended(Scrape *scrape)
 	scrape_free(scrape);
 }
 
+/*
+ * Nobody waits for the scrape any more: withdraw the statements that have not begun.  Otherwise a
+ * caller that repeats the request and hangs up would fill the queues of its principals.
+ */
+static void
+scrape_withdraw(Scrape *scrape)
+{
+	for (int i = 0; i < scrape->n; i++)
+		scrape->running -= pool_withdraw(scrape->parts[i].principal, &scrape->parts[i].statement);
+	if (scrape->running == 0)
+		scrape_free(scrape);
+}
+
 static void
 part_done(Statement *statement, PGresult *result, const char *why)
 {
@@ -156,8 +169,11 @@ part_done(Statement *statement, PGresult *result, const char *why)
 static void
 scrape_left(Request *request)
 {
-	scrape_release(request->state);
+	Scrape	   *scrape = request->state;
+
+	scrape_release(scrape);
 	request_resume(request);
+	scrape_withdraw(scrape);
 }
 
 /*
@@ -212,7 +228,13 @@ run_metrics_route(Request *request)
 void
 scrape_tick(void)
 {
-	for (Scrape *scrape = scrapes; scrape != NULL; scrape = scrape->next)
+	for (Scrape *scrape = scrapes, *next; scrape != NULL; scrape = next)
+	{
+		next = scrape->next;
 		if (scrape->request != NULL && web_now > scrape->until)
+		{
 			scrape_answer(scrape);
+			scrape_withdraw(scrape);
+		}
+	}
 }

@@ -34,7 +34,7 @@ foreach ([ $node, 'first', 'north' ], [ $other, 'second', 'north', 'south' ])
 {
 	my ($server, $password, @names) = @$_;
 
-	$server->safe_psql('postgres', "CREATE ROLE app LOGIN PASSWORD '$password'");
+	$server->safe_psql('postgres', "CREATE ROLE app LOGIN PASSWORD '$password'; ALTER ROLE app SET log_min_duration_statement = 0");
 	foreach my $name (@names)
 	{
 		$server->safe_psql('postgres', "CREATE DATABASE $name");
@@ -184,8 +184,32 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 assert len({s.labels['database'] for f in text_string_to_metric_families(open(sys.argv[1]).read()) for s in f.samples}) == 2}, "$dir/metrics"), 0, 'a parser accepts them');
 }
 
+# Callers that hang up leave no statements in the queues.  The connections of the role are busy, so that
+# the first callers wait for them, and the others for a connection.
+my $lock = $other->background_psql('south');
+$lock->query_safe('BEGIN; LOCK TABLE jobq_internal.queue');
+my $log = -s $other->logfile;
+my $scrape = "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $two\r\n\r\n";
+my $hung_up = 100;
+my @waiting = map { raw($server, $scrape) } 1 .. 8;
+wait_for($other, 'the connections are busy', q{SELECT count(*) = 4 FROM pg_stat_activity WHERE usename = 'app' AND wait_event_type = 'Lock'});
+foreach (1 .. $hung_up)
+{
+	my $caller = raw($server, $scrape);
+	usleep(5_000);
+	close $caller;
+}
+close $_ foreach @waiting;
+is((ask('GET', '/api/session', undef, Authorization => "Bearer $two"))[0], 200, 'the server has seen the callers leave');
+$lock->query_safe('COMMIT');
+$lock->quit;
+# the statement of this request is the last of the queue
+is((with($two, 'GET', '/db/south/metrics'))[0], 200, 'metrics after callers that have hung up');
+my $ran = () = slurp_file($other->logfile, $log) =~ /execute .*SELECT jobq\.metrics/g;
+cmp_ok($ran, '<', $hung_up / 4, 'their statements do not run');
+
 # A silent database holds up no other.
-my @waiting = map {
+@waiting = map {
 	my $body = '{"role": "app", "password": "x"}';
 	raw($server, "POST /db/mute/api/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body")
 } 1 .. 20;
