@@ -162,7 +162,7 @@ process_pin_settings(bool is_worker)
 	/* a standby that is down must not stop the scheduler */
 	PIN("synchronous_commit", "local");
 	PIN("jit", "off");
-	/* the slots of background workers are for workers, and for queries of users */
+	/* workers and users need the slots of parallel workers */
 	PIN("max_parallel_workers_per_gather", "0");
 }
 
