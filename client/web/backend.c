@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #define MAX_WORDS		64
-#define LARGE_RESULT	(1024 * 1024)	/* bytes; libpq keeps a buffer of this
+#define LARGE_MESSAGE	(1024 * 1024)	/* bytes; libpq keeps a buffer of this
 										 * size */
 
 /* A cancel request.  PQcancel() blocks, so a thread calls it. */
@@ -380,7 +380,7 @@ backend_ready(void *owner, uint32_t events)
 		{
 			Statement  *statement = backend->statement;
 
-			backend->large |= PQresultMemorySize(result) > LARGE_RESULT;
+			backend->large |= PQresultMemorySize(result) > LARGE_MESSAGE;
 			backend->state = backend->cancel != NULL ? BACKEND_CANCELLED : BACKEND_IDLE;
 			backend->statement = NULL;
 			statement->backend = NULL;
@@ -399,6 +399,11 @@ backend_ready(void *owner, uint32_t events)
 bool
 backend_send(Backend *backend, Statement *statement)
 {
+	size_t		length = 0;
+
+	for (int i = 0; i < statement->n; i++)
+		length += statement->values[i] != NULL ? strlen(statement->values[i]) : 0;
+	backend->large |= length > LARGE_MESSAGE;
 	backend->statement = statement;
 	backend->state = BACKEND_BUSY;
 	backend->since = web_now;

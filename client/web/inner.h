@@ -230,7 +230,7 @@ typedef struct Backend
 	const char *host;			/* current host while connecting: see
 								 * hosts_begun() */
 	bool		waits;
-	bool		large;			/* has received a large result */
+	bool		large;			/* has sent or received a large message */
 } Backend;
 
 struct Principal

@@ -19,7 +19,7 @@
 #define LINE_TIME		15.0	/* for a statement in the queue */
 #define CLOSE_AFTER		60.0	/* an idle connection */
 #define CLOSE_LARGE_AFTER	1.0 /* an idle connection with memory for large
-								 * results */
+								 * bodies or results */
 #define MAX_WAITING		4		/* waiting connections per principal */
 
 static void pool_connected(Principal *principal);

@@ -243,8 +243,15 @@ for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers o
 
 # Debug messages of the server for a role do not reach the log.
 sql(q{ALTER ROLE app SET client_min_messages = debug5});
-$server = serve($jobq, '--token-file', "$dir/tokens");
+$server = serve($jobq, '--token-file', "$dir/tokens", '--max-body', 3_000_000);
 is(status_of('GET', '/api/jobs', undef, Authorization => "Bearer $token"), 200, 'a role has its server say much');
+
+# A connection keeps memory for a large body that was sent.  Connections without such memory stay for
+# a minute.
+is(status_of('POST', '/api/jobs', { kind => 'x', queue => 'c', payload => 'x' x 2_500_000 }, Authorization => "Bearer $token"), 202, 'a large body');
+my $answered = time;
+wait_for($node, 'the connections close', q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app')});
+cmp_ok(time - $answered, '<', 45, 'a connection that has sent a large body closes soon');
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
 unlike($server->{err}, qr/notice|warning/, 'and none of it is said');
