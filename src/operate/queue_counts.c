@@ -6,8 +6,9 @@
  * A queue with few jobs is counted in the table, with the snapshot of the statement.  For a
  * queue with more than COUNT_LIMIT jobs, the numbers come from the statistics.  The
  * same holds for all queues once the statement has read LIMITS times COUNT_LIMIT
- * entries.  Dead letters are counted if all queues together have no more than
- * COUNT_LIMIT.
+ * entries.  The jobs of a paused queue may not be in memory.  The first jobs of such a
+ * queue are then read for oldest_ready.  Dead letters are counted if all queues together
+ * have no more than COUNT_LIMIT.
  *
  * A user without the privilege monitor for a queue sees only some of its jobs.  The
  * statistics do not distinguish them, so the jobs are counted in the table.  This is also
@@ -45,6 +46,9 @@ PG_FUNCTION_INFO_V1(jobq_queue_counts);
 
 /* Entries read by a statement at most, in multiples of COUNT_LIMIT. */
 #define LIMITS		10
+
+/* Beyond, entries read of a queue without jobs in memory. */
+#define FIRST_JOBS	10
 
 /* Known numbers of a queue, without reading its rows. */
 typedef struct QueueSums
@@ -284,6 +288,17 @@ count_jobs(int32 queue_id, Datum *running, int nrunning, int64 most, int64 *read
 }
 
 /*
+ * Return how many entries of the queue to read at most, for a user who may see all its jobs.
+ */
+static int64
+entries_of(Counting * counting, int32 queue_id)
+{
+	if (counting->read < COUNT_LIMIT * LIMITS)
+		return COUNT_LIMIT;
+	return sums_of(counting, queue_id)->oldest == DT_NOEND ? FIRST_JOBS : 0;
+}
+
+/*
  * Take the numbers from the statistics.  found->oldest may already have a candidate from a
  * count that was given up.  The earlier of this and the oldest head of a lane is kept.
  */
@@ -351,7 +366,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 	int32		queue_id = PG_GETARG_INT32(0);
 	Counting   *counting = this_counting(fcinfo);
 	bool		told = counting->kept && (jobq_privileges(queue_id) & JOBQ_MAY_MONITOR) != 0;
-	int64		most = !told ? PG_INT64_MAX : counting->read < COUNT_LIMIT * LIMITS ? COUNT_LIMIT : 0;
+	int64		most = told ? entries_of(counting, queue_id) : PG_INT64_MAX;
 	bool		exact = true;
 	Found		found = {0};
 	int64		letters;

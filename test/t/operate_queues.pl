@@ -244,6 +244,19 @@ is($err, '', 'nor is the second');
 is(sql(q{SELECT count(*) FROM jobq.queues WHERE name IN ('one', 'two')}), '0', 'both queues are dropped');
 $open->quit;
 
+# A new scheduler does not load the jobs of a paused queue.  After ten large queues, the view reads
+# the first jobs of this queue only.
+my $asleep = 20;
+sql(qq{SELECT jobq.create_queue('crowd ' || i, mode => 'consumer') FROM generate_series(0, 9) i;
+	SELECT jobq.create_queue('asleep', mode => 'consumer'), jobq.pause('asleep');
+	SELECT jobq.enqueue_many('nothing', array_fill('null'::jsonb, '{1001}'), queue => 'crowd ' || i) FROM generate_series(0, 9) i;
+	SELECT jobq.enqueue_many('nothing', array_fill('null'::jsonb, '{$asleep}'), queue => 'asleep')});
+my $scheduler = scheduler_pid($node);
+sql("SELECT pg_terminate_backend($scheduler)");
+wait_for($node, 'another scheduler', "SELECT complete AND pid <> $scheduler FROM jobq_internal.scheduler_state()");
+is(sql(q{SELECT sum(ready) || ' ' || bool_and(oldest_ready IS NOT NULL) FROM jobq.queues WHERE name ~ '^(crowd|asleep)'}),
+	10010 + $asleep . ' true', 'a paused queue shows its oldest job beside large queues');
+
 no_failed_assertion($node);
 $node->stop;
 done_testing();
