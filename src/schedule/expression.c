@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * expression.c
- *	  Parsing of cron expressions and intervals; recurrence rules are passed on.
+ *	  Parsing of cron expressions and intervals; recurrence rules are passed on to rrule.c.
  *
  *	minute hour day month weekday			as in crontab(5)
  *	second minute hour day month weekday
@@ -22,8 +22,10 @@
  *	fri#2, friL		the second Friday of the month, the last Friday
  *
  * The fields day and weekday may also be ?, with the meaning of *.  If both are restricted
- * (do not begin with * or ?), a day matches if either field matches.  The meaning of
- * expressions is in cron.c.
+ * (do not begin with * or ?), a day matches if either field matches.
+ *
+ * A cron expression becomes a daily rule that begins with the first day of the calendar.
+ * The meaning of rules is in recurrence.c.
  *
  * src/schedule/expression.c
  *
@@ -74,6 +76,9 @@ static const Field fields[NFIELDS] = {
 	"0 to 7, where 0 and 7 are Sunday, or sun to sat", "fri#2, friL; "},
 };
 
+static const char *const usage =
+"Write [second] minute hour day month weekday, such as '30 4 * * mon-fri'; or @hourly, @daily, @weekly, @monthly, @yearly; or 'every 90 seconds'; or 'RRULE:FREQ=MONTHLY;BYDAY=-1FR'.";
+
 /* The expression being parsed, for error messages. */
 typedef struct Parse
 {
@@ -82,10 +87,11 @@ typedef struct Parse
 	int			number;			/* position of the field, from 1 */
 	const Field *field;
 	const char *content;
-	JobqCron   *cron;
+	JobqRruleDays *days;		/* receives the days that are no plain values */
 } Parse;
 
 static void parse_interval(const char *text, const char *at, JobqCron *cron);
+static JobqRrule *parse_fields(const char *text, char *copy);
 static uint64 parse_field(Parse *parse, bool *any);
 static int	take_value(Parse *parse, const char **at, bool *sunday);
 static bool take_end_of_month(Parse *parse, const char **at);
@@ -137,18 +143,9 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 		{"@daily", "0 0 * * *"}, {"@midnight", "0 0 * * *"},
 		{"@hourly", "0 * * * *"}
 	};
-	static const char *const usage =
-		"Write [second] minute hour day month weekday, such as '30 4 * * mon-fri'; or @hourly, @daily, @weekly, @monthly, @yearly; or 'every 90 seconds'; or 'RRULE:FREQ=MONTHLY;BYDAY=-1FR'.";
 	const char *interval;
-	Parse		parse = {0};
 	char	   *copy = pstrdup(text);
-	char	   *content[NFIELDS];
 	char	   *at;
-	uint64		bits[NFIELDS];
-	bool		any[NFIELDS];
-
-	parse.cron = cron;
-	parse.text = text;
 
 	memset(cron, 0, sizeof(JobqCron));
 	while (isspace((unsigned char) *copy))
@@ -158,10 +155,7 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 
 	if (jobq_rrule_is(copy))
 	{
-		cron->rrule = jobq_rrule_parse(copy);
-		cron->real_time = cron->rrule->freq <= JOBQ_RRULE_HOURLY &&
-			(cron->rrule->hour == 0 ||
-			 cron->rrule->hour == (UINT64CONST(1) << 24) - 1);
+		cron->rule = jobq_rrule_parse(copy);
 		return;
 	}
 
@@ -184,7 +178,28 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 		copy = pstrdup(meaning);
 	}
 
-	for (at = copy; *at != '\0';)
+	cron->rule = parse_fields(text, copy);
+}
+
+/*
+ * Parse the fields of a cron expression.  Returns a new rule in the current memory context.
+ * copy: the fields, changed here.
+ */
+static JobqRrule *
+parse_fields(const char *text, char *copy)
+{
+	JobqRrule  *rule = palloc0(sizeof(JobqRrule));
+	JobqRruleDays *days = &rule->given;
+	Parse		parse = {0};
+	char	   *content[NFIELDS];
+	uint64		bits[NFIELDS];
+	bool		any[NFIELDS];
+	int64		unused;
+
+	parse.text = text;
+
+	parse.days = days;
+	for (char *at = copy; *at != '\0';)
 	{
 		if (parse.nfields < NFIELDS)
 			content[parse.nfields] = at;
@@ -209,20 +224,28 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 		parse.content = content[i];
 		bits[field] = parse_field(&parse, &any[field]);
 	}
-	cron->second = bits[FIELD_SECOND];
-	cron->minute = bits[FIELD_MINUTE];
-	cron->hour = bits[FIELD_HOUR];
-	cron->day = bits[FIELD_DAY];
-	cron->month = bits[FIELD_MONTH];
-	cron->weekday = (bits[FIELD_WEEKDAY] | bits[FIELD_WEEKDAY] >> 7) & 0x7f;
-	cron->any_day = any[FIELD_DAY];
-	cron->any_weekday = any[FIELD_WEEKDAY];
-	cron->real_time = any[FIELD_HOUR] ||
-		cron->hour == (UINT64CONST(1) << 24) - 1;
 
-	if (!jobq_cron_ever(cron))
+	rule->freq = JOBQ_RRULE_DAILY;
+	rule->interval = 1;
+	rule->has_start = true;
+	rule->start = -(int64) UNIX_EPOCH_JDATE * SECS_PER_DAY;
+	rule->second = bits[FIELD_SECOND];
+	rule->minute = bits[FIELD_MINUTE];
+	rule->hour = bits[FIELD_HOUR];
+	rule->real_time = any[FIELD_HOUR] || rule->hour == JOBQ_RRULE_ALL_HOURS;
+	days->month.given = days->monthday.given = days->has_day = true;
+	days->month.begin[0] = bits[FIELD_MONTH];
+	days->monthday.begin[0] = bits[FIELD_DAY];
+	for (int i = 0; i <= 7; i++)
+		if (bits[FIELD_WEEKDAY] & UINT64CONST(1) << i)
+			jobq_rrule_add(&days->day[i % 7], 0);
+	days->either = !any[FIELD_DAY] && !any[FIELD_WEEKDAY];
+
+	jobq_rrule_begin(rule, rule->start);
+	if (!jobq_rrule_match(rule, 0, PG_INT64_MAX, &unused))
 		invalid(text, "it never matches",
 				"There is no such day in any of the months.");
+	return rule;
 }
 
 /*
@@ -231,7 +254,7 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 static void
 parse_interval(const char *text, const char *at, JobqCron *cron)
 {
-	static const char *const usage =
+	static const char *const hint =
 		"Write 'every 90 seconds', 'every 5 minutes', 'every 1 hour 30 minutes', or another interval.";
 	static const char *const stops[] = {NULL};
 	char	   *duration = jobq_duration_cut(&at, stops);
@@ -241,7 +264,7 @@ parse_interval(const char *text, const char *at, JobqCron *cron)
 		: jobq_duration_parse(duration, MIN_INTERVAL, MAX_INTERVAL,
 							  &cron->interval);
 	if (problem != NULL)
-		invalid(text, problem, usage);
+		invalid(text, problem, hint);
 }
 
 /*
@@ -271,7 +294,7 @@ parse_field(Parse *parse, bool *any)
 
 		if (take_end_of_month(parse, &at))
 		{
-			/* stored elsewhere in *cron: an empty range sets no bits */
+			/* stored in parse->days: an empty range sets no bits */
 			low = 1;
 			high = 0;
 			range = false;
@@ -354,7 +377,7 @@ take_end_of_month(Parse *parse, const char **at)
 	if (pg_toupper((unsigned char) **at) == 'W')
 	{
 		(*at)++;
-		parse->cron->nearest_workday |= 1;
+		jobq_rrule_add(&parse->days->nearest_workday, -1);
 		return true;
 	}
 	if (**at == '-')
@@ -368,7 +391,7 @@ take_end_of_month(Parse *parse, const char **at)
 										  from),
 						  "L-1 to L-30 are counted from the last day of the month.");
 	}
-	parse->cron->before_end |= UINT64CONST(1) << before;
+	jobq_rrule_add(&parse->days->monthday, -1 - before);
 	return true;
 }
 
@@ -379,12 +402,12 @@ static bool
 take_suffix(Parse *parse, const char **at, int value)
 {
 	int			suffix = pg_toupper((unsigned char) **at);
-	int			nth = 0;
+	int			nth = -1;
 
 	if (parse->field == &fields[FIELD_DAY] && suffix == 'W')
 	{
 		(*at)++;
-		parse->cron->nearest_workday |= UINT64CONST(1) << value;
+		jobq_rrule_add(&parse->days->nearest_workday, value);
 		return true;
 	}
 	if (parse->field != &fields[FIELD_WEEKDAY] ||
@@ -400,7 +423,7 @@ take_suffix(Parse *parse, const char **at, int value)
 		nth = **at - '0';
 		(*at)++;
 	}
-	parse->cron->nth_weekday[value % 7] |= 1 << nth;
+	jobq_rrule_add(&parse->days->day[value % 7], nth);
 	return true;
 }
 

@@ -34,9 +34,6 @@ extern void jobq_schedule_find_mine(const char *function, int privilege, Datum n
 extern void jobq_schedule_note_dropped(const char *name, const JobqScheduleRow *found);
 extern const JobqScheduleRow *jobq_schedule_find_dropped(const char *name);
 
-/* src/schedule/cron.c */
-extern bool jobq_cron_ever(const JobqCron *cron);
-
 /* src/schedule/rrule.c */
 extern bool jobq_rrule_is(const char *text);
 extern JobqRrule *jobq_rrule_parse(const char *text);
@@ -44,7 +41,6 @@ extern void jobq_rrule_add(JobqRruleSet *set, int number);
 
 /* src/schedule/dates.c */
 extern int	jobq_rrule_period_of(const JobqRrule *rule, int day);
-extern int	jobq_rrule_period_begin(const JobqRrule *rule, int period);
 extern int	jobq_rrule_week_begin(const JobqRrule *rule, int day);
 extern int	jobq_rrule_read(JobqRrule *rule, int period);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * recurrence.c
- *	  Occurrences of a recurrence rule (rrule.c), in local time.
+ *	  Occurrences of a rule (rrule.h), in local time.
  *
  * A rule has dates, and times of day that are the same on each date.  dates.c computes the
  * dates of one period at a time: first the period in which the search begins, and then the
@@ -9,8 +9,9 @@
  * COUNT, UNTIL, DTSTART, and weeks.
  *
  * The time of a search is bounded.  A search ends after a hundred years, and any later
- * occurrence is ignored.  COUNT needs a search for each occurrence from the start of the
- * rule, so the number of examined days is limited, too.
+ * occurrence is ignored.  No cron expression has a gap of more than 40 years: 29 February on
+ * a certain weekday, with the year 2100 between.  COUNT needs a search for each occurrence
+ * from the start of the rule, so the number of examined days is limited, too.
  *
  * src/schedule/recurrence.c
  *
@@ -19,6 +20,7 @@
 #include "base/base.h"
 
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/datetime.h"
 
 #include "schedule/inner.h"
@@ -39,14 +41,16 @@ static void derive(JobqRrule *rule, int64 anchor);
 static int64 last_counted(JobqRrule *rule);
 static bool next_occurrence(JobqRrule *rule, int64 from, int64 until,
 							int *looked, int64 *match);
+static int	find_day(JobqRrule *rule, int from, int *looked);
 static int	next_day(JobqRrule *rule, int from, int *looked);
 static int	aligned_day(const JobqRrule *rule, int day);
 static int	aligned_period(const JobqRrule *rule, int period);
+static int	next_bit(uint64 bits, int from, int end);
 static bool next_time(const JobqRrule *rule, int from, int *match);
 
 /*
- * Prepare a rule for jobq_rrule_match().  anchor: start of a rule without DTSTART, in local
- * seconds since 1970.  The first occurrence is after the anchor.  The caller must check an
+ * Prepare a rule for jobq_rrule_match().  anchor: the start of the rule, in local seconds since
+ * 1970.  Without DTSTART, the first occurrence is after the anchor.  The caller must check an
  * UNTIL in UTC.  Takes no locks.  ERROR if the COUNT takes too long to count.
  */
 void
@@ -54,12 +58,10 @@ jobq_rrule_begin(JobqRrule *rule, int64 anchor)
 {
 	int			unused;
 
-	if (rule->has_start)
-		anchor = rule->start;
 	if (rule->ready && rule->anchor == anchor)
 		return;
 	rule->ready = false;
-	rule->period = PG_INT32_MIN;
+	rule->begin = rule->end = 0;
 	rule->asked = rule->answer = PG_INT32_MIN;
 	derive(rule, anchor);
 	rule->first = rule->has_start ? anchor : anchor + 1;
@@ -197,6 +199,35 @@ next_occurrence(JobqRrule *rule, int64 from, int64 until, int *looked,
 /*
  * Return the first day of a rule from this day on, or NO_DAY.  Adds the number of examined
  * days to *looked.
+ */
+static int
+find_day(JobqRrule *rule, int from, int *looked)
+{
+	int			at = from;
+
+	for (;;)
+	{
+		at = aligned_day(rule, at);
+		if (at < rule->begin || at >= rule->end)
+		{
+			int			period = jobq_rrule_period_of(rule, at);
+
+			CHECK_FOR_INTERRUPTS();
+			*looked += jobq_rrule_read(rule, aligned_period(rule, period));
+			at = Max(at, rule->begin);
+		}
+		if (at > from + MAX_AHEAD)
+			return NO_DAY;
+		for (int i = 0; i < rule->ndates; i++)
+			if (rule->dates[i] >= at &&
+				aligned_day(rule, rule->dates[i]) == rule->dates[i])
+				return rule->dates[i];
+		at = rule->end;
+	}
+}
+
+/*
+ * The same, with a cache of one result.
  *
  * With a time zone, a single search becomes many searches, each between two changes of the
  * clocks.  The last result is therefore reused: see "asked" in rrule.h.
@@ -204,30 +235,12 @@ next_occurrence(JobqRrule *rule, int64 from, int64 until, int *looked,
 static int
 next_day(JobqRrule *rule, int from, int *looked)
 {
-	int			answer = NO_DAY;
-	int			at = from;
-
-	if (rule->asked <= from && from <= rule->answer)
-		return rule->answer;
-	while (answer == NO_DAY)
+	if (from < rule->asked || from > rule->answer)
 	{
-		int			period;
-
-		at = aligned_day(rule, at);
-		period = aligned_period(rule, jobq_rrule_period_of(rule, at));
-		if (Max(at, jobq_rrule_period_begin(rule, period)) > from + MAX_AHEAD)
-			break;
-		CHECK_FOR_INTERRUPTS();
-		*looked += jobq_rrule_read(rule, period);
-		for (int i = 0; i < rule->ndates && answer == NO_DAY; i++)
-			if (rule->dates[i] >= at &&
-				aligned_day(rule, rule->dates[i]) == rule->dates[i])
-				answer = rule->dates[i];
-		at = jobq_rrule_period_begin(rule, period + 1);
+		rule->answer = find_day(rule, from, looked);
+		rule->asked = from;
 	}
-	rule->asked = from;
-	rule->answer = answer;
-	return answer;
+	return rule->answer;
 }
 
 /*
@@ -240,6 +253,8 @@ aligned_day(const JobqRrule *rule, int day)
 	int			week;
 	int			ahead;
 
+	if (rule->interval == 1)
+		return day;
 	if (rule->freq == JOBQ_RRULE_DAILY)
 		return day + jobq_rrule_modulo(rule->anchor_day - day, rule->interval);
 	if (rule->freq != JOBQ_RRULE_WEEKLY)
@@ -252,15 +267,34 @@ aligned_day(const JobqRrule *rule, int day)
 }
 
 /*
- * The same for periods, if INTERVAL counts months or years.
+ * The same for periods, if INTERVAL counts months or years.  Skips months that the rule does
+ * not allow.
  */
 static int
 aligned_period(const JobqRrule *rule, int period)
 {
-	if (rule->freq != JOBQ_RRULE_MONTHLY && rule->freq != JOBQ_RRULE_YEARLY)
-		return period;
-	return period + jobq_rrule_modulo(rule->anchor_period - period,
-									  rule->interval);
+	int			interval = rule->freq == JOBQ_RRULE_MONTHLY ||
+		rule->freq == JOBQ_RRULE_YEARLY ? rule->interval : 1;
+
+	if (interval > 1)
+		period += jobq_rrule_modulo(rule->anchor_period - period, interval);
+	if (rule->by == JOBQ_RRULE_MONTH && rule->days.month.given)
+		for (int i = 0; i < MONTHS_PER_YEAR; i++, period += interval)
+			if (rule->days.month.begin[0] >>
+				(jobq_rrule_modulo(period, MONTHS_PER_YEAR) + 1) & 1)
+				break;
+	return period;
+}
+
+/*
+ * Return the distance from a position to the next bit that is set.  Without such a bit, return
+ * the distance to the end.
+ */
+static int
+next_bit(uint64 bits, int from, int end)
+{
+	bits >>= from;
+	return bits == 0 ? end - from : Min(pg_rightmost_one_pos64(bits), end - from);
 }
 
 /*
@@ -283,12 +317,12 @@ next_time(const JobqRrule *rule, int from, int *match)
 
 		if (ahead > 0)
 			from = (from / unit + ahead) * unit;
-		else if ((rule->hours & UINT64CONST(1) << hour) == 0)
-			from = (hour + 1) * SECS_PER_HOUR;
-		else if ((rule->minutes & UINT64CONST(1) << (minute % MINS_PER_HOUR)) == 0)
-			from = (minute + 1) * SECS_PER_MINUTE;
-		else if ((rule->seconds & UINT64CONST(1) << (from % SECS_PER_MINUTE)) == 0)
-			from++;
+		else if ((ahead = next_bit(rule->hours, hour, HOURS_PER_DAY)) > 0)
+			from = (hour + ahead) * SECS_PER_HOUR;
+		else if ((ahead = next_bit(rule->minutes, minute % MINS_PER_HOUR, MINS_PER_HOUR)) > 0)
+			from = (minute + ahead) * SECS_PER_MINUTE;
+		else if ((ahead = next_bit(rule->seconds, from % SECS_PER_MINUTE, SECS_PER_MINUTE)) > 0)
+			from += ahead;
 		else
 		{
 			*match = from;

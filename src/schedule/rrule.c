@@ -178,6 +178,8 @@ jobq_rrule_parse(const char *text)
 	if (!has_rule)
 		invalid(rule, "RRULE: is missing", usage);
 	check_together(rule);
+	rule->real_time = rule->freq <= JOBQ_RRULE_HOURLY &&
+		(rule->hour == 0 || rule->hour == JOBQ_RRULE_ALL_HOURS);
 	return rule;
 }
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rrule.h
- *	  A recurrence rule, as parsed by rrule.c and used by recurrence.c and dates.c.
+ *	  A rule: parsed from a recurrence rule (rrule.c) or from a cron expression
+ *	  (expression.c), and used by recurrence.c and dates.c.
  *
  * src/schedule/rrule.h
  *
@@ -13,6 +14,9 @@
 /* The highest number in a list of days, and the maximum number of days of a period. */
 #define JOBQ_RRULE_HIGHEST	366
 #define JOBQ_RRULE_DAYS		(53 * 7)
+
+/* The bits of all hours. */
+#define JOBQ_RRULE_ALL_HOURS	((UINT64CONST(1) << HOURS_PER_DAY) - 1)
 
 typedef enum JobqRruleFreq
 {
@@ -46,25 +50,29 @@ typedef struct JobqRruleDays
 {
 	JobqRruleSet month;
 	JobqRruleSet monthday;
+	JobqRruleSet nearest_workday;	/* to these days; in cron: 15W, LW */
 	JobqRruleSet yearday;
 	JobqRruleSet weekno;
 	JobqRruleSet setpos;
 	JobqRruleSet day[7];		/* by weekday, 0: Sunday; number 0: every */
 	bool		has_day;
 	bool		numbered;		/* some numbers are not 0 */
+	bool		either;			/* days of the month or weekdays, as in cron */
 	int			week_start;		/* 0 is Sunday */
 } JobqRruleDays;
 
 typedef struct JobqRrule
 {
+	const char *text;			/* of a recurrence rule, for messages */
+
 	/* as given in the text */
-	const char *text;
 	JobqRruleFreq freq;
 	int			interval;
 	int			count;			/* 0: no limit */
 	bool		has_start;
 	bool		has_until;
 	bool		until_is_utc;
+	bool		real_time;		/* any hour: see cron.c */
 	int64		start;			/* local seconds since 1970 */
 	int64		until;			/* local seconds or, in UTC, seconds */
 	uint64		second;			/* bits; 0: not given */
@@ -89,7 +97,8 @@ typedef struct JobqRrule
 	JobqRruleDays days;
 
 	/* the days of the last period, as ascending Julian days */
-	int			period;
+	int			begin;			/* first day of the period */
+	int			end;			/* day after the period */
 	int			ndates;
 	int			dates[JOBQ_RRULE_DAYS];
 

@@ -80,11 +80,5 @@ jobq_cron_same(const JobqCron *a, const JobqCron *b, pg_tz *zone_a, pg_tz *zone_
 {
 	if (a->interval > 0 || b->interval > 0)
 		return a->interval == b->interval;
-	if (!same_zone(zone_a, zone_b))
-		return false;
-	if (a->rrule != NULL || b->rrule != NULL)
-		return a->rrule != NULL && b->rrule != NULL && same_rule(a->rrule, b->rrule);
-
-	/* jobq_cron_parse() clears the padding, too */
-	return memcmp(a, b, sizeof(JobqCron)) == 0;
+	return same_zone(zone_a, zone_b) && same_rule(a->rule, b->rule);
 }

@@ -93,7 +93,7 @@ typedef struct Call
 } Call;
 
 static bool is_same(const JobqCron *cron, pg_tz *zone, const JobqScheduleRow *found);
-static void check_due(const JobqCron *cron, TimestampTz next, const char *rule);
+static void check_due(TimestampTz next, const char *rule);
 static void check_owner(const char *name, Oid role);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
@@ -145,9 +145,9 @@ check_owner(const char *name, Oid role)
  * ERROR if a recurrence rule has no tick any more.
  */
 static void
-check_due(const JobqCron *cron, TimestampTz next, const char *rule)
+check_due(TimestampTz next, const char *rule)
 {
-	if (cron->rrule != NULL && next == DT_NOEND)
+	if (next == DT_NOEND)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("recurrence rule \"%s\" has no tick from now on", rule),
@@ -316,7 +316,7 @@ update_schedule(Call *call, const JobqScheduleRow *found)
 	bool		same = is_same(&call->cron, call->zone, found);
 
 	if (!same)
-		check_due(&call->cron, call->next, call->rule);
+		check_due(call->next, call->rule);
 	call->values[IS_SAME] = BoolGetDatum(same);
 	jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
 			   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
@@ -352,7 +352,7 @@ insert_schedule(Call *call)
 		call->nulls[COLUMN_LAST_JOB] = was->last_job == 0 ? 'n' : ' ';
 	}
 	else
-		check_due(&call->cron, call->next, call->rule);
+		check_due(call->next, call->rule);
 	if (jobq_query("INSERT INTO jobq_internal.schedule (name, cron, kind, payload,"
 				   " timezone, missed, overlap, options, anchor, next_tick, role,"
 				   " held, last_tick, last_job_id)"

@@ -24,23 +24,11 @@
 
 #include "produce/produce.h"
 
-/* A parsed expression.  A bit stands for a value allowed by a field. */
+/* A parsed expression: an interval, or a rule. */
 typedef struct JobqCron
 {
-	struct JobqRrule *rrule;	/* NULL, or a recurrence rule (rrule.h) */
-	int64		interval;		/* microseconds; 0: fields apply */
-	uint64		second;
-	uint64		minute;
-	uint64		hour;
-	uint64		day;
-	uint64		month;
-	uint64		weekday;		/* 0 is Sunday */
-	uint64		before_end;		/* bit n: n days before the last; L-2 */
-	uint64		nearest_workday;	/* bit n: 15W; bit 0: LW */
-	uint8		nth_weekday[7]; /* bit n: fri#n; bit 0: friL */
-	bool		any_day;		/* field is ? or begins with * */
-	bool		any_weekday;
-	bool		real_time;		/* any hour: follows real time */
+	int64		interval;		/* microseconds; 0: the rule applies */
+	struct JobqRrule *rule;		/* see rrule.h */
 } JobqCron;
 
 /* The policy for ticks that could not be checked in time: see worker/scheduler/ticks.c. */
