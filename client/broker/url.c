@@ -37,7 +37,7 @@ decoded(const char *text, size_t length)
 
 		if (text[i] == '%')
 		{
-			memcpy(digits, text +i + 1, length - i - 1 < 2 ? length - i - 1 : 2);
+			memcpy(digits, text + i + 1, length - i - 1 < 2 ? length - i - 1 : 2);
 			copy[n] = (char) strtol(digits, &end, 16);
 			if (strspn(digits, "0123456789abcdefABCDEF") != 2 || copy[n] == '\0')
 			{

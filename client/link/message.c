@@ -273,7 +273,7 @@ whole_number(const char *text, const char *what, int64_t min, int64_t max)
 
 	errno = 0;
 	number = strtoll(text, &end, 10);
-	if (end == text ||*end != '\0' || errno != 0 || number < min || number > max)
+	if (end == text || *end != '\0' || errno != 0 || number < min || number > max)
 		fatal(EXIT_USAGE, "invalid value for %s: \"%s\" (%lld to %lld)", what, text,
 			  (long long) min, (long long) max);
 	return number;
@@ -297,7 +297,7 @@ duration(const char *text, const char *what)
 
 	errno = 0;
 	number = strtod(text, &end);
-	if (end != text &&errno == 0 && number >= 0 && number <= 1e9)
+	if (end != text && errno == 0 && number >= 0 && number <= 1e9)
 	{
 		while (*end == ' ')
 			end++;

@@ -73,7 +73,7 @@ append_text(PQExpBuffer buffer, const char *text, int most)
 		else if (buffer != NULL)
 			appendPQExpBufferStr(buffer, shown);
 		columns += width;
-		text	  +=bytes;
+		text += bytes;
 
 		left -= bytes;
 	}

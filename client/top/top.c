@@ -309,7 +309,7 @@ answered(Server *server, PGresult *result)
 		char		line[512];
 		const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 
-		snprintf(line, sizeof(line), "error: %s", text !=NULL ? text : PQresultErrorMessage(result));
+		snprintf(line, sizeof(line), "error: %s", text != NULL ? text : PQresultErrorMessage(result));
 		show_status(line);
 	}
 	if (server->asks_for == -1)

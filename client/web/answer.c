@@ -101,7 +101,7 @@ large_read(void *closure, uint64_t position, char *buffer, size_t size)
 
 	if (size > large->length - position)
 		size = large->length - position;
-	memcpy(buffer, large->text +position, size);
+	memcpy(buffer, large->text + position, size);
 	if (large->caller != NULL)
 		caller_moves(large->caller);
 	return size;
@@ -211,7 +211,7 @@ wants_page(Request *request)
 static void
 append_html(PQExpBuffer html, const char *text)
 {
-	for (; *text !='\0'; text ++)
+	for (; *text != '\0'; text++)
 		if (strchr("<>&\"'", *text) != NULL)
 			appendPQExpBuffer(html, "&#%d;", *text);
 		else
@@ -239,7 +239,7 @@ answer_page(Request *request, unsigned status, const char *title, const char *te
 		append_html(&html, title);
 		appendPQExpBufferStr(&html, "</h1>\n");
 	}
-	if (text !=NULL)
+	if (text != NULL)
 	{
 		appendPQExpBufferStr(&html, "<p>");
 		append_html(&html, text);

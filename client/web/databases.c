@@ -107,6 +107,22 @@ web_database_of(const char *label)
 }
 
 /*
+ * Decode the escape at the beginning of the text, such as %2F, into one byte.  Returns false,
+ * and writes nothing, if the text does not begin with an escape, or if the byte is zero.
+ */
+bool
+percent_decode(const char *text, const char *end, char *byte)
+{
+	unsigned	value;
+
+	if (end - text < 3 || *text != '%' || strspn(text + 1, "0123456789abcdefABCDEF") < 2 ||
+		sscanf(text + 1, "%2x", &value) != 1 || value == 0)
+		return false;
+	*byte = (char) value;
+	return true;
+}
+
+/*
  * Find the database that a path names.  Returns the rest of the path, which begins with a slash
  * or is empty.  If the path names no database, returns the path, and the first database.  If
  * the path names an unknown database, "database" becomes NULL.
@@ -126,16 +142,11 @@ web_database_in(const char *path, WebDatabase **database)
 	label = to = allocate(length + 1);
 	for (const char *end = path + length; path < end;)
 	{
-		unsigned	byte;
-
-		if (*path == '%' && end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
-			sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
-		{
-			*to++ = (char) byte;
+		if (percent_decode(path, end, to))
 			path += 3;
-		}
 		else
-			*to++ = *path++;
+			*to = *path++;
+		to++;
 	}
 	*database = web_database_of(label);
 	free(label);

@@ -202,7 +202,7 @@ hash_of(const char *text, char *hash)
 {
 	uint64_t	h = UINT64_C(0xcbf29ce484222325);
 
-	for (; *text !='\0'; text ++)
-		h = (h ^ (unsigned char) *text) *UINT64_C(0x100000001b3);
+	for (; *text != '\0'; text++)
+		h = (h ^ (unsigned char) *text) * UINT64_C(0x100000001b3);
 	snprintf(hash, HASH_SIZE, "%016" PRIx64, h);
 }

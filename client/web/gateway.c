@@ -36,6 +36,7 @@ answer_reserve(Request *request, PGresult *result)
 	Parked	  **at;
 	double		wait;
 	int			held;
+	int			max;
 
 	if (text[0] != '!')
 	{
@@ -45,7 +46,7 @@ answer_reserve(Request *request, PGresult *result)
 
 		given->n = text[1] != '}';
 
-		printfPQExpBuffer(&given->ids, "%.*s", (int) (tokens - text -2), text);
+		printfPQExpBuffer(&given->ids, "%.*s", (int) (tokens - text - 2), text);
 		printfPQExpBuffer(&given->tokens, "%.*s", (int) (jobs - tokens - 2), tokens);
 		printfPQExpBuffer(&given->jobs, "%s", jobs);
 		given_hand_over(request, given);
@@ -62,18 +63,23 @@ answer_reserve(Request *request, PGresult *result)
 		return;
 	}
 	/* names and numbers from the request, no payload */
-	document = json_loads(text +1, 0, NULL);
+	document = json_loads(text + 1, 0, NULL);
 	if (document == NULL)
 	{
 		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body is no JSON that can be read");
 		return;
 	}
 
+	if (json_unpack(document, "{s:o, s:i, s:s, s:F, s:i}", "queues", &queues, "max", &max,
+					"lease", &lease, "wait", &wait, "held", &held) != 0)
+	{
+		json_decref(document);
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body is no JSON that can be read");
+		return;
+	}
 	parked = allocate(sizeof(Parked));
 	parked->request = request;
-	if (json_unpack(document, "{s:o, s:i, s:s, s:F, s:i}", "queues", &queues, "max", &parked->max,
-					"lease", &lease, "wait", &wait, "held", &held) != 0)
-		fatal(EXIT_REFUSED, "the answer to reserve() is wrong: %s", text);
+	parked->max = max;
 	parked->since = web_now;
 	parked->until = web_now + wait;
 	parked->wish = wish_for(request->principal, lease, held > 0 ? 1 : held, queues);

@@ -98,7 +98,7 @@ release_done(Statement *statement, PGresult *result, const char *why)
 		give_back_each(release->principal, given);
 	else if (result == NULL || PQresultStatus(result) != PGRES_TUPLES_OK)
 		say("jobs %s could not be given back: %s", given->ids.data,
-			result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : why);
+			result != NULL ? PQresultErrorMessage(result) : why);
 	given_free(release->given);
 	releases_under_way--;
 	principal_leave(release->principal);

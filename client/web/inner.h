@@ -157,6 +157,7 @@ extern WebDatabase web_databases[MAX_DATABASES];
 extern int	nweb_databases;
 extern void web_databases_open(void);
 extern WebDatabase *web_database_of(const char *label);
+extern bool percent_decode(const char *text, const char *end, char *byte);
 extern const char *web_database_in(const char *path, WebDatabase **database);
 
 /*

@@ -175,6 +175,8 @@ run_jobs(Request *request)
 		fatal(EXIT_REFUSED, "out of memory");
 	if (sql.len > 0)
 		request->sql = sql.data;
+	else
+		termPQExpBuffer(&sql);
 	statement_begin(request);
 }
 
@@ -197,7 +199,7 @@ static void
 append_csv_text(PQExpBuffer csv, const char *text)
 {
 	appendPQExpBufferStr(csv, text[0] != '\0' && strchr("=+-@\t\r", text[0]) != NULL ? "\"'" : "\"");
-	for (; *text !='\0'; text ++)
+	for (; *text != '\0'; text++)
 	{
 		if (*text == '"')
 			appendPQExpBufferChar(csv, '"');

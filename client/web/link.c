@@ -27,7 +27,7 @@ typedef struct Use
 	Statement	statement;
 	const char *values[2];		/* the link, and the payload or NULL */
 	Attempt    *attempt;
-}			Use;
+} Use;
 
 /* The answer for each state of a link.  Without a problem: 200. */
 typedef struct LinkAnswer
@@ -35,7 +35,7 @@ typedef struct LinkAnswer
 	const char *state;
 	unsigned	problem;
 	const char *says;
-}			LinkAnswer;
+} LinkAnswer;
 
 static const LinkAnswer states[] = {
 	{"open", 0, NULL},
@@ -75,16 +75,11 @@ append_form_part(PQExpBuffer json, const char *part, const char *ends)
 
 	for (const char *at = part; at < part + length; at++)
 	{
-		unsigned	byte;
-
-		if (*at == '%' && part + length - at >= 3 && strspn(at + 1, "0123456789abcdefABCDEF") >= 2 &&
-			sscanf(at + 1, "%2x", &byte) == 1 && byte != 0)
-		{
-			*to++ = (char) byte;
+		if (percent_decode(at, part + length, to))
 			at += 2;
-		}
 		else
-			*to++ = *at == '+' ? ' ' : *at;
+			*to = *at == '+' ? ' ' : *at;
+		to++;
 	}
 	append_json_string(json, text);
 	free(text);
@@ -176,7 +171,7 @@ run_link(Request *request)
  * Answer with the state of a valid link.
  */
 static void
-answer_state(Request *request, const LinkAnswer * state, const char *name)
+answer_state(Request *request, const LinkAnswer *state, const char *name)
 {
 	bool		posts = strcmp(request->route->method, "POST") == 0;
 
@@ -209,7 +204,7 @@ static void
 use_done(Statement *statement, PGresult *result, const char *why)
 {
 	Use		   *use = statement->owner;
-	const		LinkAnswer *state = states;
+	const LinkAnswer *state = states;
 
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
@@ -217,7 +212,7 @@ use_done(Statement *statement, PGresult *result, const char *why)
 		unsigned	status = result == NULL ? MHD_HTTP_SERVICE_UNAVAILABLE : status_of_error(result);
 
 		if (result != NULL && status != MHD_HTTP_BAD_REQUEST)
-			error("a link could not be used: %s", PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
+			error("a link could not be used: %s", PQresultErrorMessage(result));
 		(void) why;
 		attempt_fails(use->attempt, false, status, status == MHD_HTTP_BAD_REQUEST ? "the body is not valid JSON"
 					  : "The link cannot be used now. Try again later.");

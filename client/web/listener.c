@@ -84,11 +84,26 @@ listener_run(WebDatabase *database)
 			}
 			continue;
 		}
-		channel->listening = channel->users > 0;
-		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->listening ? "LISTEN" : "UNLISTEN",
+		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->users > 0 ? "LISTEN" : "UNLISTEN",
 				 (long long) channel->job);
-		link_send(&database->listener, LISTEN_TIME, sql, 0, NULL);
+		if (link_send(&database->listener, LISTEN_TIME, sql, 0, NULL))
+			channel->listening = channel->users > 0;
 	}
+}
+
+/*
+ * Watch the current socket.
+ */
+static void
+listener_watch(WebDatabase *database)
+{
+	int			fd;
+	short		events;
+
+	if (link_events(&database->listener, &fd, &events))
+		loop_watch(&database->watched, fd, (events & POLLIN ? EPOLLIN : 0) | (events & POLLOUT ? EPOLLOUT : 0));
+	else
+		database->watched.fd = -1;
 }
 
 /*
@@ -106,9 +121,8 @@ listener_go_on(WebDatabase *database)
 	PQclear(result);
 	if (link->state == LINK_DOWN || link->state == LINK_CONNECTING)
 	{
-		/* the closed socket's number may soon be reused */
-		if (link->state == LINK_DOWN)
-			database->watched.fd = -1;
+		/* the number of a closed socket may soon be reused */
+		listener_watch(database);
 		if (was_there)
 			for (Channel *channel = database->channels; channel != NULL; channel = channel->next)
 				channel->listening = false;
@@ -154,15 +168,10 @@ listener_tick(void)
 	for (int i = 0; i < nweb_databases; i++)
 	{
 		WebDatabase *database = &web_databases[i];
-		int			fd;
-		short		events;
 
 		if (link_due(&database->listener) <= web_now)
 			listener_go_on(database);
-		if (link_events(&database->listener, &fd, &events))
-			loop_watch(&database->watched, fd, (events & POLLIN ? EPOLLIN : 0) | (events & POLLOUT ? EPOLLOUT : 0));
-		else
-			database->watched.fd = -1;
+		listener_watch(database);
 	}
 }
 

@@ -17,6 +17,9 @@
  * The conditions of cancel_many() and so on (operate/filters.h), and the range of times of
  * the lists.  Conditions on hidden values are marked.
  */
+#define CONDITION_MEMBERS \
+	"queue kind tenant older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key " \
+	"-unique_key -tags"
 #define CONDITION_TYPES \
 	"queue text, kind text, tenant text, state text, older_than interval, newer_than interval, error text, sqlstate text, " \
 	"fingerprint int8, payload jsonb, group_key text, unique_key text, batch_id int8, tags _text, max_jobs int8, dry_run boolean, " \

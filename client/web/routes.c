@@ -230,13 +230,13 @@ const Route routes[] = {
 		.members = enqueue_members,
 		.answer = answer_enqueued,
 	.sql = enqueue},
-	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "state " CONDITION_MEMBERS,.members_of_many = "ids!",
 	.sql = IDS_OR_MANY(DO("jobq.retry(i.id)"), "retry_many")},
-	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "state " CONDITION_MEMBERS,.members_of_many = "ids!",
 	.sql = IDS_OR_MANY(DO("jobq.delete(i.id)"), "delete_many")},
-	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "state " CONDITION_MEMBERS,.members_of_many = "ids!",
 	.sql = IDS_OR_MANY("jobq.cancel(i.id)", "cancel_many")},
-	{"POST", "/api/jobs/edit", 0,.parameters = "body",.members = "changes! queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	{"POST", "/api/jobs/edit", 0,.parameters = "body",.members = "changes! state " CONDITION_MEMBERS,
 	.sql = MANY_JOBS("edit_many", "changes => f.changes, ")},
 	{"POST", "/api/jobs/signal", 0,.parameters = "body",.members = "-unique_key! name! kind payload scope queue",
 		.sql = "SELECT json_build_object('done', jobq.signal(b ->> 'kind', b ->> 'unique_key', b ->> 'name', coalesce(b -> 'payload', '{}'), "
@@ -278,9 +278,9 @@ const Route routes[] = {
 					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5) "
 					   "AND ($9::text IS NULL OR $9 = ANY (j.tags)) AND ($10::text IS NULL OR j.error LIKE $10) AND ($11::jsonb IS NULL OR j.payload @> $11)", 4,
 					   "finished_at DESC, id DESC", DEAD_LAST)},
-	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = CONDITION_MEMBERS,
 	.sql = MANY_JOBS("retry_many", "")},
-	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = CONDITION_MEMBERS,
 	.sql = MANY_JOBS("delete_many", "")},
 
 	{"GET", "/api/queues", 0,.shown = queue_shown,
@@ -419,14 +419,11 @@ path_is(const char *path, size_t length, const char *pattern, char *segments[2])
 
 			while (path < end && *path != '/')
 			{
-				unsigned	byte;
-
 				if (*path != '%')
 					*to++ = *path++;
-				else if (end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
-						 sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
+				else if (percent_decode(path, end, to))
 				{
-					*to++ = (char) byte;
+					to++;
 					path += 3;
 				}
 				else
@@ -534,7 +531,10 @@ run_topics(Request *request)
 		if (route != NULL && n < MAX_TOPICS)
 			found[n++] = route;
 	}
-	follow_topics(request, found, n);
+	if (n == 0)
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "topics names no topic");
+	else
+		follow_topics(request, found, n);
 }
 
 /*

@@ -85,7 +85,7 @@ scrape_answer(Scrape *scrape)
 	int			answered = 0;
 
 	for (int i = 0; i < scrape->n; i++)
-		answered += scrape->parts[i].text !=NULL;
+		answered += scrape->parts[i].text != NULL;
 	if (answered == 0)
 	{
 		answer_no_connection(request, "no database has answered: GET /db/NAME/metrics has the reason");
@@ -97,11 +97,11 @@ scrape_answer(Scrape *scrape)
 		const ScrapePart *part = &scrape->parts[i];
 
 		printfPQExpBuffer(&text, "# HELP jobq_database_up Whether the metrics of the database are here: 1, or 0.\n"
-						  "# TYPE jobq_database_up gauge\njobq_database_up %d\n", part->text !=NULL);
+						  "# TYPE jobq_database_up gauge\njobq_database_up %d\n", part->text != NULL);
 		exposition_add(&exposition, text.data, part->principal->database->label);
 	}
 	for (int i = 0; i < scrape->n; i++)
-		if (scrape->parts[i].text !=NULL)
+		if (scrape->parts[i].text != NULL)
 			exposition_add(&exposition, scrape->parts[i].text, scrape->parts[i].principal->database->label);
 	resetPQExpBuffer(&text);
 	exposition_append(&exposition, &text);

@@ -146,7 +146,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 	follower->next = follow->followers;
 	follow->followers = follower;
 	/* send a known list at once, and read a job at once */
-	if (follow->text !=NULL)
+	if (follow->text != NULL)
 		stream_event(stream, NULL, strrchr(topic->path, '/') + 1, follow->text);
 	else
 		follow->due = web_now;
@@ -167,7 +167,7 @@ run_follow_job(Request *request)
 
 	errno = 0;
 	job = strtoll(text, &end, 10);
-	if (*end != '\0' || end == text ||job <= 0 || errno != 0)
+	if (*end != '\0' || end == text || job <= 0 || errno != 0)
 	{
 		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the id of a job is a number");
 		return;

@@ -64,7 +64,8 @@ listen_at(char *address, size_t size)
 	char		host[NI_MAXHOST];
 	char		port[NI_MAXSERV];
 	int			one = 1;
-	int			fd;
+	int			fd = -1;
+	bool		listens = false;
 	int			why = getaddrinfo(web.host, web.port, &hints, &found);
 
 	if (why != 0)
@@ -76,9 +77,15 @@ listen_at(char *address, size_t size)
 			hint("Give --tls-cert and --tls-key; or --insecure, if something before this server speaks TLS.");
 			exit(EXIT_USAGE);
 		}
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-		bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1024) != 0)
+	for (struct addrinfo *info = found; info != NULL && !listens; info = info->ai_next)
+	{
+		if (fd >= 0)
+			close(fd);
+		fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		listens = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
+			bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, 1024) == 0;
+	}
+	if (!listens)
 		fatal(EXIT_REFUSED, "could not listen at %s, port %s: %s", web.host, web.port, strerror(errno));
 	freeaddrinfo(found);
 	getsockname(fd, (struct sockaddr *) &own, &length);

@@ -86,7 +86,13 @@ work_in_all(int (*work_in_one) (void))
 	sigemptyset(&waits);
 	sigaddset(&waits, SIGCHLD);
 	for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++)
-		sigaddset(&waits, passed_on[i]);
+	{
+		struct sigaction before_start;
+
+		/* Linux keeps a blocked signal even if nohup sets it to be ignored */
+		if (sigaction(passed_on[i], NULL, &before_start) == 0 && before_start.sa_handler != SIG_IGN)
+			sigaddset(&waits, passed_on[i]);
+	}
 	sigprocmask(SIG_BLOCK, &waits, &before);
 	for (int i = 0; i < settings.ndatabases; i++)
 		start_child(i, &before, work_in_one);

@@ -125,15 +125,15 @@ typedef struct Job
 	char	   *text;			/* result, error or reason; or NULL */
 	double		delay;			/* before a released job is ready, in seconds */
 	bool		is_json;		/* the result is JSON */
-	bool		alone;			/* to be reported in a separate statement */
+	bool		tell_alone;		/* in a statement for this job only */
 	double		tell_at;		/* not before */
 	bool		refused;		/* a retry is unlikely to succeed */
 
 	/*
-	 * The job may have crashed a consumer.  Only jobs of the same reservation
-	 * run at the same time.
+	 * The job may have crashed a consumer: the column "alone" of reserve().
+	 * Only jobs of its own call of reserve() run at the same time.
 	 */
-	bool		apart;
+	bool		runs_apart;
 } Job;
 
 /* How the output becomes a result. */
@@ -210,7 +210,6 @@ extern void children_reap(void);
 /* client/worker/note.c */
 extern void note_bytes(Job *job, const char *bytes, size_t n);
 extern void note_end(Job *job);
-extern bool note_wanted(const Job *job, double now);
 extern char *note_take(Job *job, double now);
 extern void note_told(Job *job);
 extern void note_lost(Job *job);
@@ -241,6 +240,7 @@ extern void job_interrupt(Job *job);
 
 /* client/worker/settle.c */
 extern bool settle_holds(const Job *job, bool stopping);
+extern bool settle_notes(const Job *job);
 extern void settle_next(Link *link, bool stopping);
 extern void settle_result(const PGresult *result);
 extern void settle_lost(void);

@@ -69,7 +69,7 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 	job->attempt = column(result, row, COLUMN_ATTEMPT);
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
 	job->trace = column(result, row, COLUMN_TRACE);
-	job->apart = PQgetvalue(result, row, COLUMN_ALONE)[0] == 't';
+	job->runs_apart = PQgetvalue(result, row, COLUMN_ALONE)[0] == 't';
 	if (work.publish != NULL)
 	{
 		job->exchange = column(result, row, COLUMN_EXCHANGE);
@@ -104,7 +104,7 @@ job_end(Job *job, JobOutcome outcome, const char *text)
 		job_time += (seconds() - job->began_at - job_time) / (job_time > 0 ? 10 : 1);
 	job->outcome = outcome;
 	free(job->text);
-	job->text = text !=NULL ? copy_text(text) : NULL;
+	job->text = text != NULL ? copy_text(text) : NULL;
 
 	job->state = JOB_ENDED;
 }
@@ -200,7 +200,7 @@ without_junk(const char *text, size_t length)
 	initPQExpBuffer(&clean);
 	for (size_t i = 0; i < length;)
 	{
-		const unsigned char *c = (const unsigned char *) text +i;
+		const unsigned char *c = (const unsigned char *) text + i;
 		int			more = *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 0;
 		bool		good = *c != 0 && (*c < 0x80 || (*c >= 0xC2 && *c <= 0xF4)) && i + more < length;
 
@@ -211,7 +211,7 @@ without_junk(const char *text, size_t length)
 					 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F)))
 			good = false;
 		if (good)
-			appendBinaryPQExpBuffer(&clean, text +i, more + 1);
+			appendBinaryPQExpBuffer(&clean, text + i, more + 1);
 		else
 			appendPQExpBufferStr(&clean, "\xEF\xBF\xBD");
 		i += good ? more + 1 : 1;
@@ -230,7 +230,7 @@ bool
 jobs_are_apart(void)
 {
 	for (Job *job = jobs; job != NULL; job = job->next)
-		if (job->apart && !job->refused)
+		if (job->runs_apart && !job->refused)
 			return true;
 	return false;
 }
@@ -243,7 +243,7 @@ bool
 job_must_wait(const Job *job)
 {
 	for (const Job *other = jobs; other != NULL; other = other->next)
-		if (other->state == JOB_RUNNING && (other->apart || job->apart) && strcmp(other->token, job->token) != 0)
+		if (other->state == JOB_RUNNING && (other->runs_apart || job->runs_apart) && strcmp(other->token, job->token) != 0)
 			return true;
 	return false;
 }

@@ -99,15 +99,6 @@ note_end(Job *job)
 }
 
 /*
- * True if lines are due to be reported.
- */
-bool
-note_wanted(const Job *job, double now)
-{
-	return job->nnotes > 0 && now >= job->note_at;
-}
-
-/*
  * The lines to report, separated by newlines; the caller frees the result.
  */
 char *

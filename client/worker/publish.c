@@ -87,7 +87,7 @@ identify_database(void)
 static bool
 add_field(PQExpBuffer sql, const PublishField *field, int parameter, const char **value)
 {
-	if (field->text !=NULL)
+	if (field->text != NULL)
 	{
 		appendPQExpBuffer(sql, ", $%d::pg_catalog.text", parameter);
 		*value = field->text;

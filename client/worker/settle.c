@@ -104,6 +104,16 @@ settle_holds(const Job *job, bool stopping)
 		 (job->state == JOB_ENDED && !stopping && !job->refused));
 }
 
+/*
+ * True if the job has log lines to report.
+ */
+bool
+settle_notes(const Job *job)
+{
+	return (job->state == JOB_RUNNING || job->state == JOB_ENDED) &&
+		job->nnotes > 0 && job->outcome != OUTCOME_LOST;
+}
+
 static bool
 wants(const Job *job, int what, double now, bool stopping)
 {
@@ -112,8 +122,7 @@ wants(const Job *job, int what, double now, bool stopping)
 	if (what == TELL_PROGRESS)
 		return job->state == JOB_RUNNING && job->has_progress && job->outcome != OUTCOME_LOST;
 	if (what == TELL_NOTES)
-		return (job->state == JOB_RUNNING || job->state == JOB_ENDED) &&
-			note_wanted(job, now) && job->outcome != OUTCOME_LOST;
+		return settle_notes(job) && now >= job->note_at;
 	/* log lines are reported before the outcome */
 	return job->state == JOB_ENDED && job->nnotes == 0 && (int) job->outcome == what && now >= job->tell_at;
 }
@@ -126,7 +135,7 @@ size_of(const Job *job, int what)
 {
 	if (what == TELL_NOTES)
 		return job->notes.len;
-	return what < (int) OUTCOME_LOST && job->text !=NULL ? strlen(job->text) : 0;
+	return what < (int) OUTCOME_LOST && job->text != NULL ? strlen(job->text) : 0;
 }
 
 static void
@@ -190,7 +199,7 @@ settle_next(Link *link, bool stopping)
 		most = telling == TELL_EXTEND ? MOST_AT_A_TIME : most_told;
 		for (Job *job = jobs; job != NULL && ntold < most; job = job->next)
 		{
-			if (!wants(job, telling, now, stopping) || (job->alone && ntold > 0))
+			if (!wants(job, telling, now, stopping) || (job->tell_alone && ntold > 0))
 				continue;
 			if (ntold > 0 && (bytes += size_of(job, telling)) > MOST_BYTES)
 				break;
@@ -198,7 +207,7 @@ settle_next(Link *link, bool stopping)
 			columns[1][ntold] = job->token;
 			values_of(job, telling, ntold, now, &columns[2][ntold], &columns[3][ntold]);
 			told[ntold++] = job;
-			if (job->alone)
+			if (job->tell_alone)
 				break;
 		}
 	}
@@ -285,12 +294,12 @@ settle_result(const PGresult *result)
 			job->extend_at = job->asked_at + job->heartbeat;
 			/* its outcome may have made the shared statement fail */
 			if (job->state != JOB_ENDED)
-				job->alone = false;
+				job->tell_alone = false;
 		}
 		else if (good && (telling == TELL_NOTES || telling == TELL_PROGRESS))
 		{
 			note_told(job);
-			job->alone = false;
+			job->tell_alone = false;
 		}
 		else if (good && telling < (int) OUTCOME_LOST)
 		{
@@ -300,7 +309,7 @@ settle_result(const PGresult *result)
 		else if (!good && nsent > 1)
 		{
 			/* a single job is at fault; separate reports find the job */
-			job->alone = true;
+			job->tell_alone = true;
 			tell_again(job);
 		}
 		else if (!good)

@@ -341,7 +341,7 @@ start_jobs(void)
 static double
 idle_until(const Job *job)
 {
-	if (job->state != JOB_HELD || job->extend_at == 0 || job->apart)
+	if (job->state != JOB_HELD || job->extend_at == 0 || job->runs_apart)
 		return INFINITY;
 	return work.ahead < 0 ? fmin(job->extend_at, job->taken_at + IDLE_TIME) : job->extend_at;
 }
@@ -421,8 +421,7 @@ wait_for_something(void)
 		if (settle_holds(job, work_stops > 0) && settling.state == LINK_IDLE)
 			until = fmin(until, job->extend_at);
 		until = fmin(until, idle_until(job));
-		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
-			settling.state == LINK_IDLE)
+		if (settle_notes(job) && settling.state == LINK_IDLE)
 			until = fmin(until, job->note_at);
 		if (job->state == JOB_ENDED && job->tell_at > now)
 			until = fmin(until, job->tell_at);

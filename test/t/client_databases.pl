@@ -142,6 +142,18 @@ $node->poll_query_until('postgres', $consumers, '0') or die;
 pass('and when the parent is killed');
 eval { finish($work) };
 
+# with nohup, a closing terminal ends nothing: a database that is missing is tried again
+$work = start_program('sh', '-c', q{trap '' HUP; exec "$@"}, 'sh', $jobq, 'work', 'line', '--exec', 'true', '-d', 'north', '-d', 'last');
+says($work, qr/database "last" does not exist/, 'nohup: a database is missing');
+kill 'HUP', pid_of($work);
+$node->safe_psql('postgres', 'CREATE DATABASE prepared');
+$node->safe_psql('prepared', $setup);
+$node->safe_psql('postgres', 'ALTER DATABASE prepared RENAME TO last');
+$node->poll_query_until('last', q{SELECT bool_and(state = 'completed') FROM jobq.jobs}) or die;
+pass('and its work is done after SIGHUP');
+kill 'TERM', pid_of($work);
+is(finish($work) >> 8, 0, 'SIGTERM ends it');
+
 # a refused queue ends all
 $work = start_program($jobq, 'work', 'nothing here', '--exec', 'true', @both, '--stop-when-empty');
 is(finish($work) >> 8, (run_jobq('work', 'nothing here', '--exec', 'true', '-d', 'north', '--stop-when-empty'))[2], 'the exit status is that of a single database');

@@ -368,6 +368,7 @@ like(hear($events, qr/event: end\n.*\n\n/), qr/"completed".*"result":\{"r": 1\}/
 like(hear(stream("/api/jobs/$id/events", 'Last-Event-ID' => $last), qr/event: end/), qr/event: state\ndata: [^\n]*completed/, 'who comes back gets what has changed');
 like(hear(stream('/api/jobs/999999/events'), qr/event: \w+/), qr/event: gone/, 'a job that is not there');
 is((ask('GET', '/api/jobs/x/events', undef, Authorization => "Bearer $token"))[0], 400, 'no id');
+is((ask('GET', '/api/events?topics=', undef, Authorization => "Bearer $token"))[0], 400, 'no topic');
 $events = stream('/api/events?topics=queues,dead');
 like(hear($events, qr/event: queues.*event: dead|event: dead.*event: queues/s), qr/"items"/, 'lists');
 sql(q{SELECT jobq.pause('c')});
@@ -628,6 +629,8 @@ for my $nested ([ uniqueness => 'UNIQUENESS_OPTION' ], [ options => 'OTHER_OPTIO
 	is(join(' ', sort keys %{ $new_job->{ $nested->[0] }{properties} }), join(' ', sort $options =~ /^$nested->[1]\("?(\w+)/mg), "the members of $nested->[0] are described");
 }
 my $settings = join ' ', slurp_file("$FindBin::RealBin/../../src/store/queue_settings.h") =~ /^QUEUE_SETTING\((\w+),/mg;
+# in routes.c, CONDITION_MEMBERS stands for the conditions, and the range of times of the lists
+my $conditions = join ' ', 'from until', grep { !/^(ids|state)$/ } slurp_file("$FindBin::RealBin/../../src/operate/filters.h") =~ /^JOB_FILTER\((\w+),/mg;
 my ($table) = slurp_file("$FindBin::RealBin/../../client/web/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
 for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 {
@@ -635,6 +638,7 @@ for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 	  : $route =~ /^LEASE_ROUTE\((\w+|"\w+")/ ? ('POST', '/api/' . $1 =~ tr/"//dr) : next;
 	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce"
 	  : $route =~ /queue_members/ ? "name $settings" : '';
+	$members = join ' ', sort keys %{ { map { $_ => 1 } split ' ', "$members $conditions" } } if $route =~ /CONDITION_MEMBERS/;
 	$members .= " $1" if $route =~ /\.members_of_many = "([^"]*)"/;
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
 	next if $path !~ m{^/(api/|metrics|healthz|signal/)} || $path eq '/api/openapi.json';

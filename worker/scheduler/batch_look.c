@@ -28,7 +28,7 @@ typedef struct Callback
 	int			column;
 	const char *what;
 	const char *state;
-}			Callback;
+} Callback;
 
 /*
  * An evaluation of a batch.  A batch with a live job goes on, or the rest is cancelled
