@@ -30,13 +30,13 @@ REGRESS = setup produce_enqueue produce_bulk commit_transactions attempt_handler
 	attempt_retry attempt_expiry attempt_events attempt_within ready_order operate_waiting operate_jobs operate_queues operate_views \
 	runner_session ready_limits ready_limiters ready_limit_keys ready_limit_taken ready_groups ready_group_moves ready_group_scope ready_group_patience runner_work_limits ready_fairness ready_tenants \
 	module_privileges consume_reserve store_unique produce_notify \
-	compose_batches module_bad_input module_trust schedule_schedule schedule_rrule schedule_clock compose_workflows compose_map compose_conditions compose_grow compose_add compose_rerun compose_nest \
+	compose_batches module_bad_input module_trust schedule_schedule schedule_rrule schedule_clock compose_ends compose_workflows compose_map compose_conditions compose_grow compose_add compose_rerun compose_nest \
 	attempt_context attempt_trace operate_tenants operate_pause attempt_history operate_explain operate_leaver runner_run_as runner_allowance runner_sets runner_sets_jobs runner_sets_groups runner_sql runner_errand runner_testing runner_memory operate_events operate_many operate_audit operate_failures operate_edit store_full consume_reserve_job consume_lost consume_outdated store_unique_scope store_unique_max store_unique_merge store_uuid ready_limit_cost operate_stats operate_deploy durable_steps durable_waits durable_ask durable_any durable_links module_names module_comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup operate_cancel operate_retry operate_many operate_waiting commit_late store_new_queue runner_work \
 	runner_work_limits ready_limits ready_groups store_max_length store_handler_ddl \
-	runner_sets operate_pause consume_reserve operate_queues operate_settings store_unique store_order store_serializable store_uuid compose_batches compose_rerun compose_add compose_nest durable_signals durable_links
+	runner_sets operate_pause consume_reserve operate_queues operate_settings store_unique store_order store_serializable store_uuid compose_batches compose_kept compose_rerun compose_add compose_nest durable_signals durable_links
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

@@ -62,6 +62,7 @@ void
 batch_evaluated(Look *this, const ErrorData *edata)
 {
 	Wanted	   *batch = this->batch;
+	bool		incomplete;
 
 	if (edata != NULL)
 	{
@@ -69,11 +70,12 @@ batch_evaluated(Look *this, const ErrorData *edata)
 			? LOOK_LATER : LOOK_EACH_END;
 		batch_look_failed(batch->id, &batch->cancelled);
 	}
+	incomplete = edata != NULL || this->outcome == LOOK_LATER;
 	if (this->outcome != LOOK_ALONE)
 	{
 		batch->news.ended.n = batch->news.added.n = 0;
-		batch->news.whole = edata != NULL;
-		batch->news.grows &= edata != NULL || this->outcome == LOOK_LATER;
+		batch->news.whole = incomplete;
+		batch->news.grows &= incomplete;
 	}
 	if (edata != NULL && this->outcome != LOOK_LATER)
 		note_error(batch->id, edata);

@@ -518,8 +518,11 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 
 	if (!may_begin(&this, &outcome))
 	{
-		/* the news is lost, unless the evaluation is repeated alone */
-		if (outcome != LOOK_ALONE)
+		/*
+		 * The batch is over, or jobs are kept aside.  In both cases, a copy
+		 * of the workflow gets no more news.
+		 */
+		if (outcome == LOOK_OVER || outcome == LOOK_EACH_END)
 			kept_forget(id);
 		return outcome;
 	}
