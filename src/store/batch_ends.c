@@ -71,6 +71,7 @@ static Oid	tables_of = InvalidOid; /* the archive */
 /* count of invalidations and aborts */
 static uint64 changes = 0;
 
+static bool is_by_batch(Relation index, const EndTable *table);
 static void end_table(Oid relid, bool letters, EndTable *table);
 static void read_bounds(Relation archive, PartitionDesc partitions, EndTable *found);
 static void load_tables(void);
@@ -107,6 +108,32 @@ const JobqCache jobq_batch_ends_cache = {
 	.forget = forget_tables,
 };
 
+/*
+ * Return whether an index has an entry for each ended job of a batch, and exactly the columns
+ * that scan_entries() reads: the batch, and the state unless all jobs of the table are dead.
+ */
+static bool
+is_by_batch(Relation index, const EndTable *table)
+{
+	Form_pg_index form = index->rd_index;
+	int			nkeys = table->state == InvalidAttrNumber ? 1 : 2;
+	List	   *predicate;
+	NullTest   *test;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisvalid ||
+		form->indnatts != nkeys || form->indnkeyatts != nkeys ||
+		form->indkey.values[0] != table->batch_id ||
+		(nkeys == 2 && form->indkey.values[1] != table->state))
+		return false;
+	predicate = RelationGetIndexPredicate(index);
+	if (predicate == NIL)
+		return true;
+	test = linitial(predicate);
+	return list_length(predicate) == 1 && IsA(test, NullTest) &&
+		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == table->batch_id;
+}
+
 /* Fill in the entry of a table: columns and index by batch. */
 static void
 end_table(Oid relid, bool letters, EndTable *table)
@@ -139,12 +166,8 @@ end_table(Oid relid, bool letters, EndTable *table)
 	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		Form_pg_index form = index->rd_index;
 
-		if (index->rd_rel->relam == BTREE_AM_OID && form->indisvalid &&
-			form->indkey.values[0] == table->batch_id &&
-			(letters ? form->indnkeyatts == 1
-			 : form->indnkeyatts == 2 && form->indkey.values[1] == table->state))
+		if (is_by_batch(index, table))
 			table->index = lfirst_oid(lc);
 		index_close(index, NoLock);
 	}
