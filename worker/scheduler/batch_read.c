@@ -38,6 +38,17 @@ batch_look_put_back(int64 by)
 }
 
 /*
+ * True if the batch of this row may be evaluated: the batch is neither finished nor dormant, and
+ * was started or is part of another batch.
+ */
+static bool
+is_unfinished(const JobqBatchRow *row)
+{
+	return BATCH_ISNULL(row, FINISHED_AT) && !DatumGetBool(BATCH_VALUE(row, DORMANT)) &&
+		(DatumGetChar(BATCH_VALUE(row, STATE)) != BATCH_PENDING || !BATCH_ISNULL(row, PARENT));
+}
+
+/*
  * Read the unfinished batch.  With "lock", also lock the row; the row must then have
  * been read before without a lock.  Returns false if the batch is finished, dormant or
  * gone, or its row is locked by another session.
@@ -46,32 +57,29 @@ bool
 batch_look_read(int64 id, bool lock, Batch *batch)
 {
 	JobqBatchRow *row = &batch->row;
-	Snapshot	snapshot;
-	bool		found = lock;
-	bool		again;
+	JobqRowLock locked = JOBQ_ROW_LOCKED;
 
-	for (int tries = 1;; tries++)
+	for (int tries = 1; tries <= MAX_TRIES; tries++)
 	{
-		JobqRowLock locked = JOBQ_ROW_LOCKED;
-
 		if (!lock || tries > 1)
 		{
+			Snapshot	snapshot;
+			bool		found;
+
 			CommandCounterIncrement();
 			snapshot = RegisterSnapshot(GetLatestSnapshot());
-			found = jobq_batch_fetch(id, snapshot, row) &&
-				BATCH_ISNULL(row, FINISHED_AT) && !DatumGetBool(BATCH_VALUE(row, DORMANT)) &&
-				(DatumGetChar(BATCH_VALUE(row, STATE)) != BATCH_PENDING ||
-				 !BATCH_ISNULL(row, PARENT));
+			found = jobq_batch_fetch(id, snapshot, row);
 			UnregisterSnapshot(snapshot);
+			if (!found)
+				return false;
 		}
-		if (found && lock)
-			locked = jobq_batch_lock(row);
-		again = locked == JOBQ_ROW_CHANGED && tries < MAX_TRIES;
-		found &= locked == JOBQ_ROW_LOCKED;
-		if (!again)
+		if (!is_unfinished(row))
+			return false;
+		locked = lock ? jobq_batch_lock(row) : JOBQ_ROW_LOCKED;
+		if (locked != JOBQ_ROW_CHANGED)
 			break;
 	}
-	if (!found)
+	if (locked != JOBQ_ROW_LOCKED)
 		return false;
 	batch->state = DatumGetChar(BATCH_VALUE(row, STATE));
 	batch->allow_failures = DatumGetBool(BATCH_VALUE(row, ALLOW_FAILURES));

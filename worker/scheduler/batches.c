@@ -114,6 +114,7 @@ static void forget_batch(Wanted *batch);
 static void add_news(Wanted *batch, JobList *list, int64 job_id);
 static void collect_requests(TimestampTz now);
 static void read_page(void *arg);
+static bool try_read(void (*body) (void *arg), void *arg);
 static void sweep_batches(TimestampTz now);
 static void read_roles(void *arg);
 static void order_tasks(TimestampTz now);
@@ -165,12 +166,7 @@ run_batches(TimestampTz now)
 		sweep_batches(now);
 	collect_requests(now);
 	if (nunknown > 0)
-	{
-		ErrorData  *edata = scheduler_try(read_roles, NULL);
-
-		if (edata != NULL)
-			FreeErrorData(edata);
-	}
+		(void) try_read(read_roles, NULL);
 
 	if (next_task == ntasks || jobq_steady() >= order_until)
 		order_tasks(now);
@@ -363,24 +359,35 @@ read_page(void *arg)
 }
 
 /*
+ * Read tables in a transaction.  Returns false after a lock timeout.  Any other error is
+ * rethrown.
+ */
+static bool
+try_read(void (*body) (void *arg), void *arg)
+{
+	ErrorData  *edata = scheduler_try(body, arg);
+
+	if (edata == NULL)
+		return true;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(edata);
+	FreeErrorData(edata);
+	return false;
+}
+
+/*
  * Request evaluations for the next page of unfinished batches.  A lock timeout
- * postpones the sweep by a second; any other error is rethrown.
+ * postpones the sweep by a second.
  */
 static void
 sweep_batches(TimestampTz now)
 {
-	ErrorData  *edata;
-
 	/* cleared first: a request made meanwhile starts another sweep */
 	if (swept_to == 0)
 		my_db->batches_sweep = false;
 	sweep_at = jobq_steady() + jobq_poll_interval * USECS_PER_SEC;
-	edata = scheduler_try(read_page, &now);
-	if (edata == NULL)
+	if (try_read(read_page, &now))
 		return;
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(edata);
-	FreeErrorData(edata);
 	swept_to = 0;
 	sweep_at = jobq_steady() + USECS_PER_SEC;
 }
