@@ -36,6 +36,7 @@ static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
 static void add_name(Workflow *workflow, int place);
 static int	find_name(Workflow *workflow, const char *name);
+static int *mark_of(Workflow *workflow, int place);
 static void read_needs(Workflow *workflow, int place);
 static void check_cycles(Workflow *workflow);
 static bool waits(const Workflow *workflow, int place);
@@ -339,7 +340,17 @@ find_name(Workflow *workflow, const char *name)
 }
 
 /*
- * Find the needs of the step.
+ * Return the mark of the step with this index.  Valid until the next existing step becomes known.
+ */
+static int *
+mark_of(Workflow *workflow, int place)
+{
+	return place < workflow->nsteps ? &workflow->steps[place].mark
+		: &workflow->known[place - workflow->nsteps].mark;
+}
+
+/*
+ * Find the needs of the step.  A need that is named twice counts once.
  */
 static void
 read_needs(Workflow *workflow, int place)
@@ -364,14 +375,16 @@ read_needs(Workflow *workflow, int place)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"needs\" of %s must be an array of names", step->what)));
 	array = value.val.binary.data;
+	workflow->nsearches++;
 	step->needs = palloc(sizeof(int) * (JsonContainerSize(array) + 1));
 	for (int i = 0; i < (int) JsonContainerSize(array); i++)
 	{
 		JsonbValue *elem = getIthJsonbValueFromContainer(array, i);
 		char	   *name;
 		int			need;
-		bool		again = false;
+		int		   *mark;
 
+		CHECK_FOR_INTERRUPTS();
 		if (elem->type != jbvString)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -384,10 +397,10 @@ read_needs(Workflow *workflow, int place)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s needs \"%s\", which is no step of the workflow",
 							step->what, name)));
-		for (int j = 0; j < step->nneeds && !again; j++)
-			again = step->needs[j] == need;
-		if (!again)
+		mark = mark_of(workflow, need);
+		if (*mark != workflow->nsearches)
 			step->needs[step->nneeds++] = need;
+		*mark = workflow->nsearches;
 	}
 }
 
@@ -558,8 +571,7 @@ step_needs(Workflow *workflow, NewStep *step, int place)
 		for (int i = 0; i < step->nneeds && !found; i++)
 		{
 			int			need = step->needs[i];
-			int		   *mark = need < nsteps ? &workflow->steps[need].mark
-				: &workflow->known[need - nsteps].mark;
+			int		   *mark = mark_of(workflow, need);
 
 			found = need == place;
 			if (*mark == workflow->nsearches)
