@@ -464,6 +464,9 @@ typedef struct StepLook
 	JobqSteps  *workflow;
 	HTAB	   *results;		/* results used by steps, or NULL */
 	HTAB	   *outer;			/* steps of outer workflows, or NULL */
+	const JobqStep *array_of;	/* the step with "map" of "array", or NULL */
+	Jsonb	   *array;			/* in array_memory */
+	MemoryContext array_memory;
 	MemoryContext memory;		/* reset after each step */
 	WorkflowLook *found;
 } StepLook;

@@ -42,6 +42,7 @@
 static bool has_run(StepLook *look, Jsonb *map);
 static Jsonb *read_array(StepLook *look, const JobqStep *step,
 						 JobqError *error);
+static Jsonb *get_array(StepLook *look, const JobqStep *step, JobqError *error);
 static StepDone fan_out(StepLook *look, JobqStep *step);
 static bool put_elements(StepLook *look, JobqStep *step, const JobqJob *job,
 						 Jsonb *array, int n, JobqError *error);
@@ -127,6 +128,25 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 }
 
 /*
+ * Like read_array().  The array of the step used last is kept until the end of the evaluation,
+ * because a rerun frees many elements of the same step.
+ */
+static Jsonb *
+get_array(StepLook *look, const JobqStep *step, JobqError *error)
+{
+	MemoryContext old;
+
+	if (look->array_of == step)
+		return look->array;
+	MemoryContextReset(look->array_memory);
+	old = MemoryContextSwitchTo(look->array_memory);
+	look->array = read_array(look, step, error);
+	look->array_of = look->array != NULL ? step : NULL;
+	MemoryContextSwitchTo(old);
+	return look->array;
+}
+
+/*
  * Create jobs for the next elements of the array.
  */
 static StepDone
@@ -141,7 +161,7 @@ fan_out(StepLook *look, JobqStep *step)
 
 	if (!step_take_row(look, step, &job))
 		return STEP_DONE_NOTHING;
-	array = read_array(look, step, &error);
+	array = get_array(look, step, &error);
 	if (array == NULL)
 	{
 		step_fail(look, step, &job, &error);
@@ -260,7 +280,7 @@ map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
 			JobqError *error)
 {
 	const JobqStep *step = element->mapper;
-	Jsonb	   *array = read_array(look, step, error);
+	Jsonb	   *array = get_array(look, step, error);
 
 	if (array == NULL)
 		return NULL;

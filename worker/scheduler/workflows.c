@@ -75,6 +75,8 @@ begin_look(StepLook *look, int64 batch_id, Oid role, JobqSteps *workflow,
 	look->workflow = workflow;
 	look->found = found;
 	look->rel = jobq_open_jobs();
+	look->array_memory = AllocSetContextCreate(CurrentMemoryContext, "jobq array",
+											   ALLOCSET_DEFAULT_SIZES);
 	look->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
 										 ALLOCSET_DEFAULT_SIZES);
 }
@@ -86,6 +88,7 @@ end_look(StepLook *look)
 		hash_destroy(look->results);
 	if (look->outer != NULL)
 		hash_destroy(look->outer);
+	MemoryContextDelete(look->array_memory);
 	MemoryContextDelete(look->memory);
 	table_close(look->rel, NoLock);
 }
