@@ -26,6 +26,7 @@ CREATE FUNCTION jobq_internal.settle_privileges() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	o record;
+	what text;
 BEGIN
 	FOR o IN
 		WITH made AS MATERIALIZED (
@@ -37,29 +38,43 @@ BEGIN
 			UNION ALL
 			-- schema jobq is no member, because the extension is in jobq; jobq counts as new if the other schema is new
 			SELECT m.classid, 'jobq'::regnamespace::oid FROM made m WHERE m.classid = 'pg_namespace'::regclass)
-		SELECT t.what, t.owner, coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl, t.for_all,
-			NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = t.class AND i.objoid = t.id AND i.objsubid = 0) AS unsaid
-		FROM (
-			SELECT 'pg_class'::regclass AS class, c.oid AS id, CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char" AS kind,
-				format('%s %s', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass) AS what,
+		SELECT t.word, u.objid AS id, t.owner, i.acl, i.unsaid AND NOT t.for_all AS from_all, p.lacks_public
+		FROM touched u
+		CROSS JOIN LATERAL (
+			SELECT CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char" AS kind,
+				CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS word,
 				c.relowner AS owner, c.relacl AS acl, false AS for_all
-			FROM pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+			FROM pg_class c
+			WHERE u.classid = 'pg_class'::regclass AND c.oid = u.objid AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
 			UNION ALL
-			SELECT 'pg_proc'::regclass, p.oid, 'f',
-				format('%s %s', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, p.oid::regprocedure),
+			SELECT 'f', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END,
 				p.proowner, p.proacl, p.pronamespace = 'jobq'::regnamespace
-			FROM pg_proc p
+			FROM pg_proc p WHERE u.classid = 'pg_proc'::regclass AND p.oid = u.objid
 			UNION ALL
-			SELECT 'pg_type'::regclass, y.oid, 'T', format('TYPE %s', y.oid::regtype), y.typowner, y.typacl, true
-			FROM pg_type y
+			SELECT 'T', 'TYPE', y.typowner, y.typacl, true
+			FROM pg_type y WHERE u.classid = 'pg_type'::regclass AND y.oid = u.objid
 			UNION ALL
-			SELECT 'pg_namespace'::regclass, n.oid, 'n', format('SCHEMA %s', n.oid::regnamespace), n.nspowner, n.nspacl, false
-			FROM pg_namespace n) t
-		JOIN touched u ON u.classid = t.class AND u.objid = t.id
+			SELECT 'n', 'SCHEMA', n.nspowner, n.nspacl, false
+			FROM pg_namespace n WHERE u.classid = 'pg_namespace'::regclass AND n.oid = u.objid) t
+		CROSS JOIN LATERAL (
+			SELECT coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl,
+				NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = u.classid AND i.objoid = u.objid AND i.objsubid = 0) AS unsaid
+			OFFSET 0) i
+		CROSS JOIN LATERAL (
+			SELECT coalesce(bool_or(a.grantee <> t.owner AND (a.grantee <> 0 OR (i.unsaid AND NOT t.for_all))), false) AS has_others,
+				i.unsaid AND t.for_all AND NOT coalesce(bool_or(a.grantee = 0), false) AS lacks_public
+			FROM aclexplode(i.acl) a
+			OFFSET 0) p
+		WHERE p.has_others OR p.lacks_public
 	LOOP
-		PERFORM jobq_internal.take_back(o.what, o.acl, o.owner, o.unsaid AND NOT o.for_all);
-		IF o.unsaid AND o.for_all AND NOT EXISTS (SELECT FROM aclexplode(o.acl) a WHERE a.grantee = 0) THEN
-			EXECUTE format('GRANT ALL ON %s TO PUBLIC', o.what);
+		what := o.word || ' ' || CASE
+			WHEN o.word IN ('TABLE', 'SEQUENCE') THEN o.id::regclass::text
+			WHEN o.word IN ('FUNCTION', 'PROCEDURE') THEN o.id::regprocedure::text
+			WHEN o.word = 'TYPE' THEN o.id::regtype::text
+			ELSE o.id::regnamespace::text END;
+		PERFORM jobq_internal.take_back(what, o.acl, o.owner, o.from_all);
+		IF o.lacks_public THEN
+			EXECUTE format('GRANT ALL ON %s TO PUBLIC', what);
 		END IF;
 	END LOOP;
 END
