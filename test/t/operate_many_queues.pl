@@ -81,16 +81,13 @@ sql(q{SELECT jobq.enqueue('fails', queue => 'letters'), jobq.enqueue('nothing', 
 wait_for($node, 'a dead letter and an archived job', q{SELECT (SELECT count(*) FROM jobq_internal.dead_letter) = 1
 	AND (SELECT count(*) FROM jobq_internal.archive) = 1});
 sql(q{
-CREATE TEMP TABLE letter AS TABLE jobq_internal.dead_letter;
-CREATE TEMP TABLE finished AS TABLE jobq_internal.archive;
-DO $$ BEGIN
-	FOR i IN 1..10000 LOOP
-		UPDATE letter SET id = -i;
-		INSERT INTO jobq_internal.dead_letter TABLE letter;
-		UPDATE finished SET id = -i;
-		INSERT INTO jobq_internal.archive TABLE finished;
-	END LOOP;
-END $$;
+CREATE TEMP SEQUENCE copy;
+CREATE TEMP TABLE letter AS SELECT l.* FROM jobq_internal.dead_letter l, generate_series(1, 10000);
+CREATE TEMP TABLE finished AS SELECT a.* FROM jobq_internal.archive a, generate_series(1, 10000);
+UPDATE letter SET id = -nextval('copy');
+UPDATE finished SET id = -nextval('copy');
+INSERT INTO jobq_internal.dead_letter TABLE letter;
+INSERT INTO jobq_internal.archive TABLE finished;
 SELECT count(*) FROM jobq.enqueue_many('nothing', array_fill('null'::jsonb, ARRAY[10000]), queue => 'backlog');
 });
 sql('VACUUM ANALYZE');

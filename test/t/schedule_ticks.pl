@@ -57,7 +57,7 @@ sub count_jobs
 }
 
 #
-# Once per tick, despite crashes.  The clock advances by three hours each time; the second call
+# Once per tick, despite crashes.  The clock advances by 90 minutes each time; the second call
 # confirms the new time.  The start of a server resets the clock, so jobq is paused until the
 # clock is set again.
 #
@@ -70,15 +70,15 @@ my $hours = 0;
 sub disturb
 {
 	my ($what, $how) = @_;
-	my $some = 200 + int(rand(5000));
+	my $some = 200 + int(rand(1500));
 
 	# the scheduler may have been faster than the test
-	for (1 .. ($hours < 15 ? 2 : 1))
+	for (1 .. ($hours < 7.5 ? 2 : 1))
 	{
-		$hours += 3;
+		$hours += 1.5;
 		sql("SELECT jobq.test_clock('$hours hours'), jobq.test_clock('$hours hours')");
 		wait_for($node, "$what: some are there",
-			qq{SELECT next_tick > jobq_internal.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+			qq{SELECT next_tick > jobq_internal.clock() - interval '90 min' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
 		last if sql(q{SELECT next_tick < jobq_internal.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');

@@ -66,7 +66,7 @@ SELECT ready_entries = 0 AND NOT EXISTS (SELECT FROM jobq_internal.job) FROM job
 
 # More roles with backlogs than slots anywhere.
 begin('*=2');
-$node->safe_psql('postgres', q{SELECT enqueue_as(1, 70, 1000, 0.01, 'many')});
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 70, 200, 0.05, 'many')});
 work_off($node, 'each of 70 roles comes to its turn', 'SELECT 70 - count(DISTINCT role) FROM ran');
 is( $node->safe_psql(
 		'postgres', q{
@@ -108,7 +108,7 @@ cmp_ok($node->safe_psql('postgres', 'SELECT count(DISTINCT pid) FROM ran'),
 begin('busy=1; *=1');
 $node->safe_psql(
 	'postgres', q{
-SELECT enqueue_as(1, 2, 5000, 0.01, 'busy');
+SELECT enqueue_as(1, 2, 1000, 0.05, 'busy');
 DO $$ BEGIN
 	FOR i IN 1 .. 150 LOOP
 		PERFORM enqueue_as(3, 3, 1, 0, 'little');
@@ -123,15 +123,15 @@ cmp_ok($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM ran WHERE 
 
 # A role with all workers gives some to another role with as much work.
 begin('*=4');
-$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 6000, 0.05, 'much')});
 wait_for($node, 'one role has all workers', q{SELECT count(DISTINCT pid) >= 4 FROM ran});
-$node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 30000, 0.01, 'much')});
+$node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 6000, 0.05, 'much')});
 wait_for($node, 'then each has its half', q{
 SELECT count(*) = 2 AND min(n) = 2 AND max(n) = 2 FROM (SELECT count(*) AS n FROM jobq.workers WHERE state = 'running' GROUP BY role) w});
 
 # Pools with settings for more workers than exist share the existing workers.
 begin('much=4; little=4; *=1');
-$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 6000, 0.05, 'much')});
 wait_for($node, 'one pool has all workers', q{SELECT count(DISTINCT pid) >= 4 FROM ran});
 $node->safe_psql('postgres', q{SELECT enqueue_as(1, 2, 1, 0, 'little'), enqueue_as(3, 3, 1, 0, 'others')});
 wait_for($node, 'the others get their turn', q{SELECT count(*) = 3 FROM ran WHERE queue <> 'much'});
@@ -139,7 +139,7 @@ cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.live_jobs WHERE 
 	'>', 100, 'before it is done');
 # A pool between a full pool and a pool without jobs gets its turn, too.
 begin('much=4; little=4; *=1');
-$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 6000, 0.05, 'much')});
 wait_for($node, 'one pool has all workers again', q{SELECT count(DISTINCT pid) >= 4 FROM ran});
 $node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 1, 0, 'little')});
 wait_for($node, 'another gets its turn', q{SELECT count(*) = 1 FROM ran WHERE queue = 'little'});
