@@ -20,16 +20,19 @@
 #include "base/base.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
+#include "commands/sequence.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "store/store.h"
@@ -108,27 +111,31 @@ role_name(Oid role)
 void
 jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
 {
-	static SPIPlanPtr plan = NULL;
-	static const Oid types[] = {TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, INT8OID};
+	Relation	rel;
 	HeapTuple	function;
-	Datum		values[lengthof(types)];
+	const char *action;
+	Datum		values[AUDIT_NATTS];
+	bool		nulls[AUDIT_NATTS] = {0};
 
 	if (jobs == 0 || !jobq_is_operator())
 		return;
 	function = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
 	if (!HeapTupleIsValid(function))
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
-	values[0] = TimestampTzGetDatum(jobq_now());
-	values[1] = role_name(GetUserId());
-	values[2] = role_name(GetSessionUserId());
-	values[3] = CStringGetTextDatum(application_name != NULL ? application_name : "");
-	values[4] = CStringGetTextDatum(NameStr(((Form_pg_proc) GETSTRUCT(function))->proname));
-	values[5] = PointerGetDatum(audited_args(fcinfo, function));
-	values[6] = Int64GetDatum(jobs);
+	action = NameStr(((Form_pg_proc) GETSTRUCT(function))->proname);
+	PreventCommandIfReadOnly(psprintf("jobq.%s()", action));
+	rel = jobq_open_table(JOBQ_AUDIT_TABLE, RowExclusiveLock);
+	values[AUDIT_ID - 1] = Int64GetDatum(nextval_internal(jobq_relations()->audit_seq, false));
+	values[AUDIT_AT - 1] = TimestampTzGetDatum(jobq_now());
+	values[AUDIT_ROLE - 1] = role_name(GetUserId());
+	values[AUDIT_LOGIN - 1] = role_name(GetSessionUserId());
+	values[AUDIT_APPLICATION - 1] =
+		CStringGetTextDatum(application_name != NULL ? application_name : "");
+	values[AUDIT_ACTION - 1] = CStringGetTextDatum(action);
+	values[AUDIT_ARGUMENTS - 1] = PointerGetDatum(audited_args(fcinfo, function));
+	values[AUDIT_JOBS - 1] = Int64GetDatum(jobs);
+	nulls[AUDIT_JOBS - 1] = jobs < 0;
 	ReleaseSysCache(function);
-	SPI_connect();
-	jobq_query_kept(&plan, "INSERT INTO jobq_internal.audit (id, at, role, login, application, action, arguments, jobs)"
-					" VALUES (pg_catalog.nextval('jobq_internal.audit_id_seq'), $1, $2, $3, $4, $5, $6, $7)",
-					lengthof(types), types, values, jobs < 0 ? "      n" : NULL, SPI_OK_INSERT);
-	SPI_finish();
+	(void) jobq_insert_row(rel, values, nulls);
+	table_close(rel, NoLock);
 }

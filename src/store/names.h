@@ -282,6 +282,20 @@ enum
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
 
+/* Attribute numbers of jobq_internal.audit. */
+enum
+{
+	AUDIT_ID = 1,
+	AUDIT_AT,
+	AUDIT_ROLE,
+	AUDIT_LOGIN,
+	AUDIT_APPLICATION,
+	AUDIT_ACTION,
+	AUDIT_ARGUMENTS,
+	AUDIT_JOBS,
+	AUDIT_NATTS = AUDIT_JOBS
+};
+
 /* src/store/audit.c */
 extern void jobq_audit(FunctionCallInfo fcinfo, int64 jobs);
 

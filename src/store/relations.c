@@ -117,6 +117,8 @@ jobq_relations_of_any_version(void)
 	found.limiter = relation_named(found.internal_schema, "limiter");
 	found.procedure_step = relation_named(found.internal_schema, "procedure_step");
 	found.signal = relation_named(found.internal_schema, "signal");
+	found.audit = relation_named(found.internal_schema, "audit");
+	found.audit_seq = relation_named(found.internal_schema, "audit_id_seq");
 	found.role_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("role"),

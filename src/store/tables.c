@@ -142,6 +142,11 @@ static const Column signal_columns[] = {
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true},
 };
 
+static const Column audit_columns[] = {
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{TEXTOID, false}, {TEXTARRAYOID, false}, {INT8OID, true},
+};
+
 /* The tables: the position of the OID in JobqRelations, and the columns. */
 static const struct
 {
@@ -166,6 +171,7 @@ static const struct
 	[JOBQ_BATCH_TABLE] = TABLE(batch, batch_columns),
 	[JOBQ_PROCEDURE_STEP_TABLE] = TABLE(procedure_step, procedure_step_columns),
 	[JOBQ_SIGNAL_TABLE] = TABLE(signal, signal_columns),
+	[JOBQ_AUDIT_TABLE] = TABLE(audit, audit_columns),
 #undef TABLE
 };
 
@@ -178,6 +184,7 @@ StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq_in
 StaticAssertDecl(lengthof(batch_columns) == BATCH_NCOLUMNS, "columns of jobq_internal.batch");
 StaticAssertDecl(lengthof(procedure_step_columns) == PSTEP_NATTS, "columns of jobq_internal.procedure_step");
 StaticAssertDecl(lengthof(signal_columns) == SIGNAL_NATTS, "columns of jobq_internal.signal");
+StaticAssertDecl(lengthof(audit_columns) == AUDIT_NATTS, "columns of jobq_internal.audit");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6

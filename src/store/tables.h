@@ -49,6 +49,8 @@ typedef struct JobqRelations
 	Oid			held_row;
 	Oid			procedure_step;
 	Oid			signal;
+	Oid			audit;
+	Oid			audit_seq;
 	Oid			role_type;		/* type jobq_internal.role */
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library supports this version */
@@ -73,6 +75,7 @@ typedef enum JobqTable
 	JOBQ_BATCH_TABLE,
 	JOBQ_PROCEDURE_STEP_TABLE,
 	JOBQ_SIGNAL_TABLE,
+	JOBQ_AUDIT_TABLE,
 	JOBQ_NTABLES
 } JobqTable;
 
