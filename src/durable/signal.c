@@ -56,6 +56,14 @@
 #include "operate/operate.h"
 #include "produce/produce.h"
 
+/* A job to which a signal is sent. */
+typedef enum Receiver
+{
+	RECEIVER_LIVE,
+	RECEIVER_DEAD,				/* a dead letter, which may be retried */
+	RECEIVER_FINISHED
+}			Receiver;
+
 PG_FUNCTION_INFO_V1(jobq_signal);
 PG_FUNCTION_INFO_V1(jobq_signal_uuid);
 PG_FUNCTION_INFO_V1(jobq_signal_text);
@@ -151,25 +159,6 @@ find_live(Relation rel, int64 id, JobqJob *job)
 }
 
 /*
- * If the job waits for the signal, make the job due.  False if the job is not live any more.
- * May wait for a concurrent transaction on the row.
- */
-static bool
-wake_job(Relation rel, int64 id, const char *name)
-{
-	const char *waits_for = durable_waits_for_signal(name);
-	JobqJob		job;
-
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!find_live(rel, id, &job))
-			return false;
-	} while (jobq_is_suspended_for(&job, waits_for) && !jobq_wake_suspended(rel, &job));
-	return true;
-}
-
-/*
  * True if the job is a dead letter, for which the current user has the privilege manage.  False
  * if the job has finished otherwise.  Sets the job's role.  ERROR if there is no such job, or
  * without the privilege.
@@ -196,17 +185,23 @@ is_dead_letter(int64 id, Oid *role)
 	return dead;
 }
 
-/* Return the role of the job.  ERROR as from find_live() and is_dead_letter(). */
-static Oid
-role_of_job(Relation rel, int64 id)
+/*
+ * Find the job that receives a signal, and set *role.  If the job is live, also set *job.  ERROR
+ * as from find_live() and is_dead_letter().
+ */
+static Receiver
+find_receiver(Relation rel, int64 id, JobqJob *job, Oid *role)
 {
-	JobqJob		job;
-	Oid			role;
+	bool		dead = false;
 
-	if (find_live(rel, id, &job))
-		return job_role(&job);
-	(void) is_dead_letter(id, &role);
-	return role;
+	/* the job may move between the tables, so check the first again */
+	if (find_live(rel, id, job) ||
+		(!(dead = is_dead_letter(id, role)) && find_live(rel, id, job)))
+	{
+		*role = job_role(job);
+		return RECEIVER_LIVE;
+	}
+	return dead ? RECEIVER_DEAD : RECEIVER_FINISHED;
 }
 
 /*
@@ -238,20 +233,30 @@ static Datum
 send_signal(FunctionCallInfo fcinfo, JobqSignal *signal, Datum payload)
 {
 	int64		id = signal->job_id;
-	Relation	rel;
+	const char *waits_for = durable_waits_for_signal(signal->name);
+	Relation	rel = jobq_open_jobs();
+	Receiver	receiver;
+	JobqJob		job;
 	Oid			role;
+	Oid			locked;
 	bool		received;
 
-	rel = jobq_open_jobs();
+	(void) find_receiver(rel, id, &job, &role);
 	do
 	{
-		role = role_of_job(rel, id);
-		jobq_signals_lock(id, role, ShareLock);
-	} while (role_of_job(rel, id) != role);
+		locked = role;
+		jobq_signals_lock(id, locked, ShareLock);
+		receiver = find_receiver(rel, id, &job, &role);
+	} while (role != locked);
 
-	/* the job may move between the tables, so check the first again */
-	received = wake_job(rel, id, signal->name) || is_dead_letter(id, &role) ||
-		wake_job(rel, id, signal->name);
+	/* may wait for a concurrent transaction on the row */
+	while (receiver == RECEIVER_LIVE && jobq_is_suspended_for(&job, waits_for) &&
+		   !jobq_wake_suspended(rel, &job))
+	{
+		CHECK_FOR_INTERRUPTS();
+		receiver = find_receiver(rel, id, &job, &role);
+	}
+	received = receiver != RECEIVER_FINISHED;
 	table_close(rel, NoLock);
 	if (received)
 	{
@@ -295,8 +300,7 @@ durable_receiver_arg(FunctionCallInfo fcinfo)
 	JobqJob		job;
 	Oid			role;
 
-	/* the job may move between the tables, so check the first again */
-	if (!find_live(rel, id, &job) && !is_dead_letter(id, &role) && !find_live(rel, id, &job))
+	if (find_receiver(rel, id, &job, &role) == RECEIVER_FINISHED)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("job " INT64_FORMAT " has finished", id)));
