@@ -330,6 +330,7 @@ xact_callback(XactEvent event, void *arg)
 				if (books[i]->before_commit != NULL && books[i]->noted())
 					books[i]->before_commit();
 			count_handovers();
+			flush_before_commit();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 			/* a parallel worker hands over nothing at its end */

@@ -12,6 +12,7 @@
  */
 #include "base/base.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "miscadmin.h"
@@ -22,10 +23,10 @@
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
-#include "commit/commit.h"
+#include "commit/inner.h"
 
 /*
- * Milliseconds between two commits of a worker that may wake the WAL writer.
+ * Milliseconds between two commits of a process that may wake the WAL writer.
  */
 #define WALWRITER_PAUSE	10
 
@@ -104,34 +105,43 @@ jobq_flush_before_telling(void)
 	}
 }
 
+/* Whether the commits of this process seldom wake the WAL writer. */
+static bool quiet = false;
+
 /*
- * Prevent the next commit, which does not wait for the flush, from waking the WAL writer.
+ * From now on, the commits of this process wake the WAL writer only from time to time.  Called
+ * at the start of a process of jobq.
  *
  * Before PostgreSQL 17, each asynchronous commit wakes the WAL writer, even if no full page is
  * to be written.  On a busy machine, the WAL writer then takes the processor from a worker,
- * and often from a worker that other processes wait for.  This function therefore sets the
- * latch of the WAL writer without a signal.  The commit finds the latch set, and the WAL
- * writer sleeps until the end of its delay.
+ * and often from a worker that other processes wait for.  flush_before_commit() therefore sets
+ * the latch of the WAL writer without a signal.  The commit finds the latch set, and the WAL
+ * writer sleeps until the end of its delay.  The same holds for the commits of procedures.
  *
  * The WAL writer must not be in its long sleep, which begins after some seconds without work.
- * The last commit of this worker that was allowed to wake the WAL writer was at most
+ * The last commit of this process that was allowed to wake the WAL writer was at most
  * WALWRITER_PAUSE milliseconds ago.  The last commit came before the WAL writer searched for
- * work, or woke the WAL writer, or found the latch set by a second worker.  The same holds for
- * the second worker.  All commits, also of other sessions, are therefore flushed within the
+ * work, or woke the WAL writer, or found the latch set by a second process.  The same holds for
+ * the second process.  All commits, also of other sessions, are therefore flushed within the
  * time that synchronous_commit = off promises.
  */
 void
 jobq_commit_quietly(void)
 {
-	static TimestampTz woken_at = 0;
-	Latch	   *latch = jobq_walwriter_latch();
-	TimestampTz now;
+	quiet = true;
+}
 
-	if (latch == NULL)
+/* The transaction is about to commit.  See jobq_commit_quietly(). */
+void
+flush_before_commit(void)
+{
+	static JobqSteady woken_at = 0;
+	Latch	   *latch = jobq_walwriter_latch();
+
+	/* a commit that writes nothing wakes no process */
+	if (latch == NULL || !quiet || synchronous_commit != SYNCHRONOUS_COMMIT_OFF ||
+		!TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
-	now = jobq_last_now;		/* when the job's end was written */
-	if (now < woken_at || now >= woken_at + WALWRITER_PAUSE * 1000)
-		woken_at = now;
-	else
+	if (!jobq_once_in(&woken_at, WALWRITER_PAUSE * 1000))
 		latch->is_set = true;
 }

@@ -22,6 +22,9 @@ extern const JobqCommitBooks batch_books;	/* batch_commit.c */
 extern const JobqCommitBooks outcome_books; /* outcome.c */
 extern const JobqCommitBooks failure_books; /* failure_commit.c */
 
+/* src/commit/flush.c */
+extern void flush_before_commit(void);
+
 /* src/commit/handover_commit.c */
 extern void handover_raise(int64 group);
 extern void handover_lower(void);

@@ -25,6 +25,8 @@
 #include "utils/pidfile.h"
 #include "utils/snapmgr.h"
 
+#include "commit/commit.h"
+
 JobqDatabase *my_db = NULL;
 int			my_db_index = -1;
 
@@ -103,6 +105,7 @@ process_start(void)
 	emit_log_hook = emit_log;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
+	jobq_commit_quietly();
 
 	/* a background worker ignores SIGHUP until now: a reload may be lost */
 	ProcessConfigFile(PGC_SIGHUP);

@@ -423,8 +423,6 @@ run_jobs(RunContext *run, Relation rel, Piece *piece)
 	record_ends(rel, piece, results, none);
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
-	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
-		jobq_commit_quietly();
 	CommitTransactionCommand();
 
 	for (int i = 0; i < n; i++)

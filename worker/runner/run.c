@@ -323,8 +323,6 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 		run->next = JOBQ_RUN_LIVE;
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
-	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
-		jobq_commit_quietly();
 	CommitTransactionCommand();
 }
 

@@ -86,13 +86,10 @@ scheduler_try(void (*body) (void *arg), void *arg)
 void
 scheduler_commit_quietly(void)
 {
-	if (jobq_synchronous_commit)
-		return;
-	if (synchronous_commit != SYNCHRONOUS_COMMIT_OFF)
+	if (!jobq_synchronous_commit && synchronous_commit != SYNCHRONOUS_COMMIT_OFF)
 		(void) set_config_option("synchronous_commit", "off", PGC_SUSET,
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
 								 false);
-	jobq_commit_quietly();
 }
 
 /*
