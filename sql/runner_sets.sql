@@ -33,11 +33,32 @@ SELECT e.* FROM unnest(ARRAY[
 	$$'set_bad', 'test.set_note(jobq.job_context[])', chunk => 0$$,
 	$$'set_bad', 'test.set_note(jobq.job_context[])', chunk => 1001$$,
 	$$'set_bad', 'test.echo(jsonb)', chunk => 10$$,
+	$$'set_bad', 'test.set_note(jobq.job_context[])', chunk_wait => '-1 ms'$$,
+	$$'set_bad', 'test.set_note(jobq.job_context[])', chunk_wait => '61 s'$$,
+	$$'set_bad', 'test.echo(jsonb)', chunk_wait => '20 ms'$$,
 	$$'set_bad', 'test.echo(jsonb)', on_failure => 'test.set_note(jobq.job_context[])'$$]) AS arguments,
 	test.error('SELECT jobq.register(' || arguments || ')') e;
 \set VERBOSITY default
 SELECT jobq.register('set_bad', 'test.set_procedure(jobq.job_context[])');
+SELECT jobq.register('set_bad', 'test.set_note(jobq.job_context[])', chunk_wait => '61 s');
+SELECT jobq.register('set_bad', 'test.echo(jsonb)', chunk_wait => '20 ms');
 \set VERBOSITY terse
+
+-- work() and run_due() do not wait for further jobs
+SELECT jobq.register('set_waits', 'test.set_note(jobq.job_context[])', queue => 'manual', chunk_wait => '20 ms');
+SELECT kind, chunk, chunk_wait FROM jobq.kinds WHERE kind IN ('set_note', 'set_waits') ORDER BY kind;
+SELECT type, kind, max_running, rate FROM jobq.limits WHERE kind = 'set_waits';
+SELECT jobq.register('set_waits', 'test.set_note(jobq.job_context[])', queue => 'manual', chunk_wait => '1 min');
+SELECT jobq.enqueue('set_waits') AS id \gset
+CALL jobq.work(queues => '{manual}', once => true);
+SELECT state FROM jobq.jobs WHERE id = :id;
+SELECT jobq.enqueue('set_waits') AS id \gset
+SELECT jobq.run_due('{manual}');
+SELECT state FROM jobq.jobs WHERE id = :id;
+SELECT jobq.register('set_waits', 'test.set_note(jobq.job_context[])', queue => 'manual', chunk_wait => '0');
+SELECT kind, chunk, chunk_wait FROM jobq.kinds WHERE kind = 'set_waits';
+SELECT jobq.unregister('set_waits');
+TRUNCATE test.set_done;
 
 -- a call runs many jobs, each job once
 SELECT jobq.pause('sets');

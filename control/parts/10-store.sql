@@ -66,7 +66,8 @@ CREATE TABLE jobq_internal.handler (
 	max_temp bigint,
 	max_wal bigint,
 	limiters text[],
-	chunk int
+	chunk int,
+	chunk_wait_ms int
 );
 COMMENT ON TABLE jobq_internal.handler IS 'kinds of jobs: the handler and the defaults of each kind';
 COMMENT ON COLUMN jobq_internal.handler.handler IS 'qualified signature; text, because a column of type regprocedure would prevent pg_upgrade';

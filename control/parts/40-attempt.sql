@@ -38,7 +38,8 @@ CREATE FUNCTION jobq.register(
 	max_temp text DEFAULT NULL,
 	max_wal text DEFAULT NULL,
 	limiters text[] DEFAULT NULL,
-	chunk int DEFAULT NULL)
+	chunk int DEFAULT NULL,
+	chunk_wait interval DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'register the function or procedure that runs a kind of job
@@ -63,7 +64,8 @@ max_memory: the memory limit of a run, such as 200 MB; a run above the limit is 
 max_temp: the limit of bytes written to temporary files by a run; else no limit
 max_wal: the limit of WAL written by a run; else no limit
 limiters: up to two limiters from create_limiter(), shared with other kinds, in addition to the limits of the kind and of the queue
-chunk: the maximum number of jobs in a call of a handler of several jobs, at most 1000; else 100';
+chunk: the maximum number of jobs in a call of a handler of several jobs, at most 1000; else 100
+chunk_wait: how long the first job of a call waits for further jobs, at most 1 minute; else not at all';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

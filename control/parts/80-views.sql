@@ -179,7 +179,8 @@ COMMENT ON VIEW jobq.queues IS 'queues, their settings, and the number of jobs i
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.priority, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
-		h.max_memory, h.max_temp, h.max_wal, h.limiters, h.chunk, jobq_internal.handler_version(h.handler) AS handler_version
+		h.max_memory, h.max_temp, h.max_wal, h.limiters, h.chunk, h.chunk_wait_ms * interval '1 ms' AS chunk_wait,
+		jobq_internal.handler_version(h.handler) AS handler_version
 	FROM jobq_internal.handler h
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds with a registered handler; null: the default';

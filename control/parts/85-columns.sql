@@ -97,6 +97,8 @@ BEGIN
 			('jobq.workers', 'last_jobs', 'ids of the jobs that have ended in the worker last, at most 20, newest first; null: a consumer'),
 			('jobq.workers', 'running', 'number of jobs that the worker runs or the consumer holds'),
 			(NULL, 'chunk', 'maximum number of jobs in a call of the handler; null: the handler takes a single job'),
+			(NULL, 'chunk_wait', 'how long the first job of a call waits for further jobs; null: not at all'),
+			(NULL, 'chunk_wait_ms', 'chunk_wait in milliseconds; null: no wait'),
 			(NULL, 'key', 'the unique key'),
 			(NULL, 'kind', 'kind of the job; the kind determines the handler'),
 			(NULL, 'last_error', 'reason why a callback could not be enqueued; jobq tries again'),

@@ -22,7 +22,7 @@
 #include "attempt/attempt.h"
 
 static bool is_as_popped(const JobqPush *push, const JobqPush *entry);
-static bool lacks_permit(const JobqPush *push, const JobqPermits *permits,
+static bool lacks_permit(const JobqJob *job, const JobqPush *push, const JobqPermits *permits,
 						 const JobqQueue *queue);
 static void give_back(const JobqPush *push, int64 token, bool limits);
 static void give_to_lane(const JobqPush *push, int64 token);
@@ -85,7 +85,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 				return JOBQ_OTHER_LANE;
 		if (!is_as_popped(&push, entry))
 			return JOBQ_OTHER_KEY;
-		if (!entry->unlimited && lacks_permit(&push, &entry->permits, queue))
+		if (!entry->unlimited && lacks_permit(job, &push, &entry->permits, queue))
 			return JOBQ_LACKS_PERMIT;
 	}
 	if (jobq_group_is_busy(rel, job, queue, entry, snapshot, first))
@@ -111,16 +111,30 @@ is_as_popped(const JobqPush *push, const JobqPush *entry)
 }
 
 /*
+ * True if the kind has limits, so that its jobs need permits.
+ */
+static bool
+kind_counts(const JobqJob *job)
+{
+	JobqHandler buffer;
+	const JobqHandler *handler = jobq_handler(jobq_job_kind(job), &buffer);
+
+	return handler != NULL && handler->counts;
+}
+
+/*
  * True if the job was popped without a necessary permit.
  */
 static bool
-lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *queue)
+lacks_permit(const JobqJob *job, const JobqPush *push, const JobqPermits *permits,
+			 const JobqQueue *queue)
 {
 	if (queue != NULL && queue->limited &&
 		permits->limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER)
 		return true;
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
-		if ((push->needs[s].limiter != 0 && permits->limiters[s] == JOBQ_NO_LIMITER) ||
+		if ((push->needs[s].limiter != 0 && permits->limiters[s] == JOBQ_NO_LIMITER &&
+			 (s != JOBQ_OF_KIND || kind_counts(job))) ||
 			(push->needs[s].key != 0 && permits->tallies[s] == JOBQ_NONE))
 			return true;
 	return false;

@@ -32,6 +32,9 @@ PG_FUNCTION_INFO_V1(jobq_unregister);
 /* Number of jobs that a call of a set handler takes at most, unless chunk is given. */
 #define DEFAULT_CHUNK	100
 
+/* Maximum of chunk_wait, in milliseconds. */
+#define MAX_CHUNK_WAIT	60000
+
 static void check_chunk(int chunk, bool set);
 static void check_codes(ArrayType *array, const char *option);
 static int64 allowance_arg(Datum text, int attribute);
@@ -101,6 +104,23 @@ check_chunk(int chunk, bool set)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("chunk %d is for a handler of several jobs", chunk),
 				 errhint("Write the handler as f(jobs jobq.job_context[]), or omit chunk.")));
+}
+
+/*
+ * Return chunk_wait in milliseconds, or 0 if calls do not wait for jobs.  Raises an error if the
+ * value is out of range.  set: the handler takes several jobs.
+ */
+static int32
+chunk_wait_arg(Interval *wait, bool set)
+{
+	int32		ms = (int32) jobq_interval_ms(wait, "chunk_wait", 0, MAX_CHUNK_WAIT);
+
+	if (!set)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("chunk_wait of %d ms is for a handler of several jobs", ms),
+				 errhint("Write the handler as f(jobs jobq.job_context[]), or omit chunk_wait.")));
+	return ms;
 }
 
 /*
@@ -178,8 +198,8 @@ allowance_arg(Datum text, int attribute)
 /*
  * register(kind, handler, queue, priority, max_attempts, backoff, timeout, fail_on_timeout,
  * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
- * max_memory, max_temp, max_wal, limiters, chunk): define or change a kind.  Writes nothing if
- * the kind is so.
+ * max_memory, max_temp, max_wal, limiters, chunk, chunk_wait): define or change a kind.  Writes
+ * nothing if the kind is so.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
@@ -187,7 +207,8 @@ jobq_register(PG_FUNCTION_ARGS)
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
-		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTARRAYOID, INT4OID
+		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTARRAYOID, INT4OID,
+		INT4OID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -302,15 +323,22 @@ jobq_register(PG_FUNCTION_ARGS)
 	}
 	else if (!PG_ARGISNULL(HANDLER_CHUNK - 1))
 		check_chunk(PG_GETARG_INT32(HANDLER_CHUNK - 1), set);
+	if (!PG_ARGISNULL(HANDLER_CHUNK_WAIT - 1))
+	{
+		int32		ms = chunk_wait_arg(PG_GETARG_INTERVAL_P(HANDLER_CHUNK_WAIT - 1), set);
+
+		values[HANDLER_CHUNK_WAIT - 1] = Int32GetDatum(ms);
+		nulls[HANDLER_CHUNK_WAIT - 1] = ms == 0 ? 'n' : ' ';
+	}
 
 	SPI_connect();
 	if (jobq_query("SELECT FROM jobq_internal.handler WHERE kind = $1 AND"
 				   " (handler, queue, priority, max_attempts, backoff, timeout_ms,"
 				   " fail_on_timeout, max_exceptions, max_running, rate, throttle,"
 				   " on_failure, carry, recycle, retry_on, fail_on,"
-				   " max_memory, max_temp, max_wal, limiters, chunk)"
+				   " max_memory, max_temp, max_wal, limiters, chunk, chunk_wait_ms)"
 				   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
-				   " $14, $15, $16, $17, $18, $19, $20, $21, $22)",
+				   " $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
 				   HANDLER_NATTS, types, values, nulls, SPI_OK_SELECT) > 0)
 	{
 		SPI_finish();
@@ -322,8 +350,8 @@ jobq_register(PG_FUNCTION_ARGS)
 	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
 			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
-			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiters, chunk)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)"
+			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiters, chunk, chunk_wait_ms)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, priority = excluded.priority,"
 			   " max_attempts = excluded.max_attempts,"
@@ -337,7 +365,8 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on,"
 			   " max_memory = excluded.max_memory, max_temp = excluded.max_temp,"
 			   " max_wal = excluded.max_wal,"
-			   " limiters = excluded.limiters, chunk = excluded.chunk",
+			   " limiters = excluded.limiters, chunk = excluded.chunk,"
+			   " chunk_wait_ms = excluded.chunk_wait_ms",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	if (!limited && jobq_kind_is_limited(values[HANDLER_KIND - 1]))
 		jobq_check_limited();

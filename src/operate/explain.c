@@ -54,6 +54,7 @@ static bool taken_along(Explain *e, JobqDatabase *db);
 static bool consumer_waits(JobqDatabase *db, const JobqJob *job);
 static void workers(Explain *e, JobqDatabase *db, const JobqJob *job,
 					const JobqQueue *queue);
+static void gathering(Explain *e, JobqDatabase *db, const JobqJob *job);
 static void explain(Explain *e, const JobqStatus *status);
 
 /*
@@ -301,6 +302,24 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 }
 
 /*
+ * Explain whether the job waits for further jobs of its kind.  Takes db->lock exclusively.
+ */
+static void
+gathering(Explain *e, JobqDatabase *db, const JobqJob *job)
+{
+	TimestampTz until;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	until = jobq_gathers_until(db, job_queue_id(job), job_priority(job),
+							   job_run_as(job), job_flow(job));
+	LWLockRelease(db->lock);
+	if (until != 0)
+		explain_add(e, "gathering",
+					psprintf("by chunk_wait of kind \"%s\", the job waits for further jobs until %s",
+							 jobq_job_kind(job), explain_time(until)), NULL);
+}
+
+/*
  * Explain a waiting job.
  */
 static void
@@ -332,6 +351,7 @@ waiting(Explain *e, const JobqJob *job)
 	if (!is_served || job_run_at(job) > jobq_now() || lost_worker(e, db))
 		return;
 	explain_limits(e, db, job, queue);
+	gathering(e, db, job);
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0 &&
 		db->ready->quarantine_slot >= 0)
 		explain_add(e, "quarantine", "the job has crashed a server process, and only one such job runs at a time", NULL);

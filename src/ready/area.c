@@ -112,6 +112,7 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->timers.heap, JobqTimer, jobq_max_lanes + 1);	/* see JobqReady.timers */
+	SET_ARRAY(ready->gathering.heap, JobqTimer, jobq_max_lanes);
 	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);
 	SET_ARRAY(limits->limiters, JobqLimiter, jobq_max_limiters);
 	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);
@@ -126,6 +127,7 @@ lay_out(JobqDatabase *db, char *memory)
 	if (memory != NULL)
 	{
 		SET_TIMERS(ready->timers, ready->entries, JobqTally, sizeof(JobqEntry));
+		SET_TIMERS(ready->gathering, ready->lanes, JobqLane, sizeof(JobqLane));
 		SET_TIMERS(groups->timers, groups->groups, JobqGroup, sizeof(JobqGroup));
 	}
 	return used;

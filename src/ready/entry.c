@@ -545,6 +545,8 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 		if (after == JOBQ_NONE)
 			lane_moved(db, lane);
 		lane_stick(db, lane);
+		if (lane_gathers(lane) && gather_suffices(db, lane))
+			jobq_lane_place(db, lane);
 	}
 	return INSERTED;
 }

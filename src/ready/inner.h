@@ -80,6 +80,22 @@ extern void timers_put_back(JobqTimers *timers, TimestampTz now);
 extern TimestampTz timers_next(const JobqTimers *timers);
 extern uint32 timer_take_due(JobqTimers *timers, TimestampTz now);
 
+/* src/ready/gather.c */
+extern void gathering_clear(JobqDatabase *db);
+extern void gather_from(JobqLane *lane, TimestampTz since);
+extern bool lane_may_gather(JobqDatabase *db, const JobqLane *lane);
+extern bool gather_suffices(JobqDatabase *db, const JobqLane *lane);
+extern bool gather_settle(JobqDatabase *db, JobqLane *lane, bool served);
+
+/*
+ * Does the lane wait for further jobs, in no heap?
+ */
+static inline bool
+lane_gathers(const JobqLane *lane)
+{
+	return lane->timer != JOBQ_NONE;
+}
+
 /* src/ready/served.c */
 extern void turns_clear(JobqDatabase *db);
 extern bool turns_left(JobqDatabase *db, const JobqHeap *key);
@@ -291,6 +307,7 @@ extern bool reserver_takes(const JobqReserver *reserver, int32 queue_id);
 extern bool heap_has_taker(JobqDatabase *db, JobqHeap *heap);
 extern void heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 					  JobqWakeList *wake);
+extern void gathering_wake_due(JobqDatabase *db, TimestampTz now, JobqWakeList *wake);
 
 /* src/ready/keep.c */
 extern void place_freed(JobqDatabase *db, uint16 limiter, TimestampTz now,

@@ -48,6 +48,7 @@ lanes_clear(JobqDatabase *db)
 	ready->expected = ready->noted = ready->passed = ready->unranked = JOBQ_NONE;
 	ready->hand = 0;
 	ready->full_until = 0;
+	gathering_clear(db);
 	parties_clear(db);
 	heaps_clear(db);
 }
@@ -107,7 +108,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->cursor.id = PG_INT64_MIN;
 	lane->next_due = DT_NOEND;
 	jobq_limiters_find(db, queue_id, lane->needs, lane->limiters);
-	lane->head = lane->tail = lane->heap = lane->own = JOBQ_NONE;
+	lane->head = lane->tail = lane->heap = lane->own = lane->timer = JOBQ_NONE;
 	lane->hash_next = ready->lane_bucket[bucket];
 	ready->lane_bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
 	lane_join_parties(db, lane);
@@ -129,6 +130,19 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		lane->ranked = other->ranked;
 	}
 	return lane;
+}
+
+/*
+ * Return the time until which the lane gathers, or 0.
+ */
+TimestampTz
+jobq_gathers_until(JobqDatabase *db, int32 queue_id, int32 priority, Oid role, int32 flow)
+{
+	JobqLane   *lane = jobq_lane_find(db, queue_id, priority, role, flow, false, false);
+
+	AssertExclusive(db->lock);
+	return lane == NULL || !lane_gathers(lane) ? 0
+		: timer_due(&db->ready->gathering, JOBQ_LANE_INDEX(db, lane));
 }
 
 /*

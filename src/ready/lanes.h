@@ -123,6 +123,9 @@ typedef struct JobqLane
 	JobqKey		skipped;		/* the lane must be read again from here */
 	JobqKey		cursor;
 	TimestampTz next_due;		/* lowest known run_at in the future */
+	TimestampTz since;			/* start of the wait for further jobs:
+								 * gather.c */
+	uint32		timer;			/* in JobqReady.gathering, or JOBQ_NONE */
 	uint32		hash_next;		/* next lane in the same bucket, or free list */
 	uint32		active_prev;	/* lanes with count > 0 are linked */
 	uint32		active_next;
@@ -379,6 +382,7 @@ typedef struct JobqReady
 	JobqParty  *parties;		/* [JOBQ_MAX_PARTIES] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes] */
+	JobqTimers	gathering;		/* of lanes that gather jobs: gather.c */
 	JobqTimers	timers;			/* of keys that wait for a token, or rest.
 								 * [jobq_max_lanes + 1]: only a key with a
 								 * heap has a timer, and each heap has a lane,

@@ -91,6 +91,10 @@ typedef struct JobqLimiter
 	int64		release_after;	/* microseconds */
 	bool		priced;			/* jobs have individual costs */
 	int			dearest;		/* highest cost of a job so far, if above 1 */
+
+	int			chunk;			/* of a kind: most jobs of a call ... */
+	int64		chunk_wait;		/* ... for which the first job waits this
+								 * long, in microseconds; 0: not at all */
 } JobqLimiter;
 
 /* The state of a key's limits. */
@@ -174,6 +178,16 @@ extern bool jobq_pace_free(const JobqLimiter *policy, JobqPace *pace, TimestampT
 /* src/ready/tally.c */
 extern void jobq_tallies_clear(JobqDatabase *db);
 extern void jobq_tallies_put_back(JobqDatabase *db, TimestampTz now);
+
+/* src/ready/gather.c */
+extern void jobq_gathering_put_back(JobqDatabase *db, TimestampTz now);
+
+/* src/ready/wake.c */
+extern void jobq_gathered_wake(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake);
+
+/* src/ready/lane.c */
+extern TimestampTz jobq_gathers_until(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
+									  int32 flow);
 
 /* src/ready/key_permit.c */
 extern bool jobq_keyed_state(JobqDatabase *db, uint32 limiter, uint32 key,

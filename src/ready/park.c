@@ -199,6 +199,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 	push.ctid = entry->ctid;
 	push.group = entry->group;
 	entry_free(db, index);
+	gather_from(lane, push.key.run_at);
 	switch (entry_insert(db, lane, &push))
 	{
 		case INSERTED:

@@ -340,6 +340,19 @@ first_limiter(const JobqHeap *heap)
 }
 
 /*
+ * Do the jobs of a heap that has limiters need permits?
+ */
+static bool
+heap_counts(JobqDatabase *db, const JobqHeap *heap)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (heap->limiters[s] != JOBQ_NO_LIMITER &&
+			jobq_limiter_counts(&db->limits->limiters[heap->limiters[s]]))
+			return true;
+	return false;
+}
+
+/*
  * Wake workers for the lanes whose limiters have become free with time, and compute the next
  * such time (db->limits->due).
  */
@@ -352,9 +365,11 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	db->limits->due = DT_NOEND;
 	for (int l = 0; l < db->limits->nlimiters; l++)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
-			if (first_limiter(&ready->heaps[i]) == l)	/* each heap once */
+			if (first_limiter(&ready->heaps[i]) == l && /* each heap once */
+				heap_counts(db, &ready->heaps[i]))
 				heap_wake(db, &ready->heaps[i], PG_INT32_MAX, now, wake);
 	keyed_wake_due(db, now, wake);
+	gathering_wake_due(db, now, wake);
 }
 
 /*

@@ -2,8 +2,8 @@
  *
  *	  Which lane is in which heap, and how many jobs of a heap may start.
  *
- * A lane that has jobs and is served is in the heap of its takers, rank and limiters.  If a
- * limiter is keyed, the lane is in a heap of the key instead.  Such a heap lends its first lane
+ * A lane that has jobs and is served is in the heap of its takers, rank and limiters, unless the
+ * lane gathers further jobs first (gather.c).  If a limiter is keyed, the lane is in a heap of the key instead.  Such a heap lends its first lane
  * to the heap of the takers (keyed.c).
  *
  * src/ready/place.c
@@ -116,6 +116,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 	if (at == JOBQ_NONE)
 		keyed_choose(db, lane, jobq_now());
 	wanted = heap_key(db, lane, &key);
+	wanted = !gather_settle(db, lane, wanted && !lane->consumer) && wanted;
 	if (at != JOBQ_NONE)
 	{
 		if (wanted && heap_same(&db->ready->heaps[at], &key))

@@ -283,9 +283,9 @@ takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, Timesta
 			return false;
 	}
 
-	/* the lane may have parked jobs only */
+	/* the lane may have parked jobs only, or gather jobs for the next call */
 	if (lane->heap == JOBQ_NONE)
-		return lane->count == 0 &&
+		return (lane->count == 0 || lane_gathers(lane)) &&
 			limiters_room(db, lane->limiters, now, &db->limits->due) > 0;
 	return heap_room(db, &db->ready->heaps[lane->heap], now, &db->limits->due) > 0;
 }
@@ -308,7 +308,7 @@ next_of_set(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, TimestampTz now, u
 	{
 		int64		group;
 
-		if (lane->heap == JOBQ_NONE || lane->count == 0)
+		if (lane->count == 0 || (lane->heap == JOBQ_NONE && !lane_gathers(lane)))
 			break;
 		group = db->ready->entries[lane->head].group;
 		if (group != 0 && !group_set_takes(db, lane, group))
@@ -376,6 +376,12 @@ jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 			popped->first = !jobq_group_shared(popped->group) &&
 				no_predecessor(db, lane, popped, now);
 		n++;
+	}
+	if (lane != NULL && lane->count > 0 && lane_may_gather(db, lane))
+	{
+		/* the further jobs of the lane wait for the next call */
+		lane->since = db->ready->entries[lane->head].key.run_at;
+		jobq_lane_place(db, lane);
 	}
 	if (n == 0 && first != JOBQ_NONE)
 		jobq_set_alone(db, slot, first, holding->permits_job);

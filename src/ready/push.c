@@ -130,6 +130,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 		}
 	}
 
+	gather_from(lane, now);
 	result = entry_insert(db, lane, push);
 	switch (result)
 	{
@@ -204,7 +205,10 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqScanned *scanned,
 		jobq_relay_mark(db, now, wake);
 	}
 	if (nrows > 0)
+	{
 		set_flow(db, lane, &rows[0], now, wake);
+		gather_from(lane, rows[0].key.run_at);
+	}
 
 	/* where does the first row belong? */
 	if (nrows > 0)

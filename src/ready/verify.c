@@ -217,6 +217,7 @@ verify_lanes(JobqDatabase *db)
 	uint32		nactive = 0;
 	uint32		nplaced = 0;
 	uint32		nheaped = 0;
+	uint32		ngather = 0;
 
 	for (uint32 i = ready->expected; i != JOBQ_NONE; i = ready->lanes[i].expected_next)
 		lane_marks[i] |= EXPECTED;
@@ -250,6 +251,14 @@ verify_lanes(JobqDatabase *db)
 		for (int s = 0; s < JOBQ_NLIMITS; s++)
 			if (ready->parties[lane->keys[s]].key != lane->needs[s].key)
 				FAULT("lane %u has another key at limiter %d", l, s);
+		if (lane_gathers(lane))
+		{
+			if (lane->heap != JOBQ_NONE || lane->count == 0 || jobq_lane_is_closed(db, lane))
+				FAULT("lane %u gathers jobs, and is in a heap, empty or closed", l);
+			if (ready->gathering.heap[lane->timer].index != l)
+				FAULT("the timer of lane %u belongs to another lane", l);
+			ngather++;
+		}
 		if (lane->heap == JOBQ_NONE)
 			continue;
 		nplaced++;
@@ -268,6 +277,8 @@ verify_lanes(JobqDatabase *db)
 	}
 	if (nactive != 0)
 		FAULT("a lane that is not empty is not active");
+	if (ngather != ready->gathering.n)
+		FAULT("%u lanes gather jobs, not %u", ngather, ready->gathering.n);
 	if (nheaped != nplaced)
 		FAULT("the heaps have %u lanes, not %u", nheaped, nplaced);
 	for (uint32 i = ready->lane_free; i != JOBQ_NONE; i = ready->lanes[i].hash_next)

@@ -219,6 +219,43 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 }
 
 /*
+ * Place the lanes whose wait is over, and wake a worker for each.  The number per call is limited:
+ * db->limits->due tells if there are more.
+ */
+void
+gathering_wake_due(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	JobqTimers *timers = &db->ready->gathering;
+
+	AssertExclusive(db->lock);
+	for (int i = 0; i < SAMPLE; i++)
+	{
+		uint32		index = timer_take_due(timers, now);
+
+		if (index == JOBQ_NONE)
+			break;
+		jobq_lane_place(db, &db->ready->lanes[index]);
+		(void) jobq_lane_wake(db, &db->ready->lanes[index], now, wake);
+	}
+	db->limits->due = Min(db->limits->due, timers_next(timers));
+}
+
+/*
+ * A worker that was woken for the lane of this job runs the job alone.  Wake another worker for the
+ * further jobs of the lane, because a lane that gathers has woken a single worker.
+ */
+void
+jobq_gathered_wake(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
+{
+	JobqLane   *lane = jobq_lane_find(db, job->queue_id, job->priority, job->role, job->flow,
+									  job->quarantine, false);
+
+	AssertExclusive(db->lock);
+	if (lane != NULL && lane->count > 0 && lane_may_gather(db, lane))
+		(void) jobq_lane_wake(db, lane, jobq_now(), wake);
+}
+
+/*
  * A worker of the role leaves.  The worker may have been woken for a job without having
  * popped yet, so wake another worker.
  */

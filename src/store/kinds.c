@@ -181,15 +181,17 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 		handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
 		if (!on_event && !nulls[HANDLER_CHUNK - 1])
 			handler->chunk = Min(DatumGetInt32(values[HANDLER_CHUNK - 1]), JOBQ_MAX_CHUNK);
+		handler->chunk_waits = !on_event && !nulls[HANDLER_CHUNK_WAIT - 1];
 		if (!nulls[HANDLER_RETRY_ON - 1])
 			kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
 		if (!nulls[HANDLER_FAIL_ON - 1])
 			kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
 		if (!on_event && !nulls[HANDLER_LIMITERS - 1])
 			jobq_limiter_hashes(values[HANDLER_LIMITERS - 1], handler->limiters);
-		if (!on_event &&
+		handler->counts = !on_event &&
 			(!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
-			 !nulls[HANDLER_THROTTLE - 1]))
+			 !nulls[HANDLER_THROTTLE - 1]);
+		if (handler->counts || handler->chunk_waits)
 			handler->limits = jobq_kind_hash(kind->name);
 	}
 	kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);

@@ -74,7 +74,7 @@ static bool
 row_of_kind_is_limited(const Datum *values, const bool *nulls)
 {
 	return !nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
-		!nulls[HANDLER_THROTTLE - 1];
+		!nulls[HANDLER_THROTTLE - 1] || !nulls[HANDLER_CHUNK_WAIT - 1];
 }
 
 static bool

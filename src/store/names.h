@@ -182,7 +182,8 @@ enum
 	HANDLER_MAX_WAL,
 	HANDLER_LIMITERS,
 	HANDLER_CHUNK,
-	HANDLER_NATTS = HANDLER_CHUNK
+	HANDLER_CHUNK_WAIT,
+	HANDLER_NATTS = HANDLER_CHUNK_WAIT
 };
 
 /*
@@ -220,8 +221,8 @@ typedef struct JobqHandler
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
-	uint32		limits;			/* hash of the kind, if the kind has limits;
-								 * or 0 */
+	uint32		limits;			/* hash of the kind, if the kind has limits or
+								 * chunk_wait; or 0 */
 	uint32		limiters[JOBQ_MAX_NAMED];	/* hashes of the limiters that the
 											 * kind names; 0: none */
 	bool		carries;		/* its jobs carry settings */
@@ -229,6 +230,8 @@ typedef struct JobqHandler
 	bool		confined;		/* has an allowance */
 	int			chunk;			/* most jobs of a call, of a set handler; 0:
 								 * the handler runs a single job */
+	bool		chunk_waits;	/* has chunk_wait: src/ready/gather.c */
+	bool		counts;			/* has limits, so that its jobs need permits */
 	int64		allowance[JOBQ_NALLOWANCES];	/* in bytes; 0: no limit */
 } JobqHandler;
 
@@ -280,7 +283,8 @@ enum
 	" OR group_on_failure <> 'wait'" \
 	" OR weight IS NOT NULL"
 #define JOBQ_LIMITED_KIND \
-	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
+	" OR chunk_wait_ms IS NOT NULL"
 
 /* Attribute numbers of jobq_internal.audit. */
 enum

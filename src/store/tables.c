@@ -57,7 +57,7 @@ static const Column handler_columns[] = {
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {INT8OID, true}, {INT8OID, true}, {INT8OID, true},
-	{TEXTARRAYOID, true}, {INT4OID, true},
+	{TEXTARRAYOID, true}, {INT4OID, true}, {INT4OID, true},
 };
 
 static const Column job_columns[] = {

@@ -48,7 +48,7 @@ check_heaps(void)
 			!queue_of(lane->queue_id)->paused &&
 			!(queue_of(lane->queue_id)->kind_paused && lane->held != 0))
 			model_fail("lane %d is paused, and neither its queue nor its kind is", l);
-		served = lane->count > 0 && lane->ranked && !lane->paused &&
+		served = lane->count > 0 && lane->ranked && !lane->paused && !lane_gathers(lane) &&
 			(lane->consumer || lane->order != JOBQ_NO_ORDER);
 		if (served && lane->heap == JOBQ_NONE && ready->heapless)
 			continue;
@@ -83,6 +83,36 @@ check_heaps(void)
 		if (ready->nodes[l].parent != JOBQ_NONE &&
 			heap_before(db, heap, l, ready->nodes[l].parent))
 			model_fail("lane %d comes before its parent", l);
+	}
+}
+
+/*
+ * A lane gathers only jobs of its kind, no longer than the first job may wait, and only while the
+ * jobs do not suffice for a call.  The scheduler serves the timer.
+ */
+static void
+check_gathering(void)
+{
+	TimestampTz wait = world.gathered.chunk_wait;
+
+	for (int l = 0; l < jobq_max_lanes; l++)
+	{
+		const JobqLane *lane = &db->ready->lanes[l];
+		TimestampTz due;
+
+		if (!lane->in_use || !lane_gathers(lane))
+			continue;
+		due = timer_due(&db->ready->gathering, l);
+		if (lane->needs[JOBQ_OF_KIND].limiter != KIND_GATHERED || lane->consumer || lane->quarantine)
+			model_fail("lane %d gathers jobs of another kind", l);
+		if (db->limits->due > due)
+			model_fail("the scheduler does not look at lane %d in time", l);
+		if (db->limits->stale)
+			continue;			/* the policy has changed */
+		if (due > lane->since + wait || (!world.put_back && due > world.now + wait))
+			model_fail("lane %d gathers for too long", l);
+		if (lane->count >= (uint32) world.gathered.chunk)
+			model_fail("lane %d gathers more than the jobs of a call", l);
 	}
 }
 
@@ -709,6 +739,7 @@ check_all(void)
 	check_scanning();
 	check_heaps();
 	check_keys();
+	check_gathering();
 	check_permits();
 	check_shares();
 	check_found();

@@ -42,12 +42,15 @@
 #define MAX_OPS			4000
 #define NNAMED			3		/* limiters with names; the last is by tenant */
 #define BY_TENANT		(NNAMED - 1)
-#define NLIMITERS		(NQUEUES + NNAMED)
+#define NLIMITERS		(NQUEUES + NNAMED + 1)
 #define NKEYS			3		/* of each limiter */
 
 /* The hash of a named limiter, and the source of its permits. */
 #define NAME(n)			((uint32) (7 + (n)))
 #define SOURCE(n)		(JOBQ_NAMED_BY_KIND + (n))
+
+/* The kind of jobs that lanes gather. */
+#define KIND_GATHERED	50
 
 /* Every third job is of a kind that may be paused, and then has separate lanes. */
 #define KIND_PAUSED		99
@@ -187,6 +190,7 @@ typedef struct World
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter named[NNAMED];
+	JobqLimiter gathered;		/* of KIND_GATHERED */
 	Failed		failed[NNAMED][NKEYS + 1];	/* by key; 0: not keyed */
 	bool		forgets;		/* there were so many tallies that failures of keys
 								 * may be forgotten */

@@ -88,7 +88,8 @@ load_limits(JobqWakeList *wake)
 
 	for (int i = 0; i < NLIMITERS; i++)
 	{
-		const JobqLimiter *wanted = i >= NQUEUES ? &world.named[i - NQUEUES]
+		const JobqLimiter *wanted = i == NLIMITERS - 1 ? &world.gathered
+			: i >= NQUEUES ? &world.named[i - NQUEUES]
 			: &world.queues[i].limiter;
 		uint16		index = jobq_limiter_find(db, wanted->queue_id, wanted->kind);
 		JobqLimiter before = {0};
@@ -769,6 +770,7 @@ scheduler_round(void)
 		jobq_groups_look(db, now);
 		db->groups->owners = true;
 		jobq_tallies_put_back(db, now);
+		jobq_gathering_put_back(db, now);
 		db->rescan = true;
 		LWLockRelease(db->lock);
 	}

@@ -105,13 +105,18 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		else if (n == 0 && world.named[n].priced && (c >> 3) % 8 == 1)
 			need->cost = JOBQ_PASSES;
 	}
+	if ((b >> 24) % 4 == 0)
+	{
+		job->needs[JOBQ_OF_KIND].limiter = KIND_GATHERED;
+		job->needs[JOBQ_OF_KIND].cost = 1;
+	}
 	if (queue->tenants)
 		JOBQ_TENANT(job) = 1 + (c >> 6) % 3;
 	if (queue->kind_paused && MAY_BE_PAUSED(job))
 		job->held = KIND_PAUSED;
 
 	/* a hash: two keys, or two costs, have the same value */
-	job->flow = JOBQ_TENANT(job) + job->held * 1000;
+	job->flow = JOBQ_TENANT(job) + job->held * 1000 + job->needs[JOBQ_OF_KIND].limiter * 200000;
 	for (int n = 0; n < NNAMED; n++)
 	{
 		const JobqNeed *need = &job->needs[SOURCE(n)];
@@ -334,10 +339,11 @@ drop_lease(int64 id, int64 token)
 static bool
 lacks_permit(const JobqPush *job, const Queue *queue, const JobqPush *entry, int source)
 {
-	const JobqLimiter *limiter = source == JOBQ_OF_QUEUE ? &queue->limiter
+	const JobqLimiter *limiter = source < SOURCE(0) ? &queue->limiter
 		: &world.named[source - SOURCE(0)];
 
-	if (source == JOBQ_OF_QUEUE ? !queue->limited : job->needs[source].limiter == 0)
+	if (source == JOBQ_OF_KIND ||
+		(source == JOBQ_OF_QUEUE ? !queue->limited : job->needs[source].limiter == 0))
 		return false;
 	return (jobq_limiter_counts(limiter) &&
 			entry->permits.limiters[source] == JOBQ_NO_LIMITER) ||
@@ -825,6 +831,14 @@ worker_pop(int w)
 			 queue_of(entry.queue_id)->limiter.group_max_running == 1) && !entry.quarantine && entry.charged <= 0 && !entry.unlimited &&
 			entry.key.id % 2 == 0)
 			worker_pop_more(w, entry.key.id % 8 == 0);
+		else
+		{
+			JobqWakeList wake = {0};
+
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_gathered_wake(db, &entry, &wake);
+			unlock(&wake);
+		}
 		jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
 		jobq_run_to(&slot->run, JOBQ_RUN_BEGUN);
 	}
@@ -1296,6 +1310,8 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	for (int n = 0; n < NNAMED; n++)
 		if (world.named[n].keyed)
 			world.named[n].max_running = 1 + (b >> (16 + n)) % 3;
+	world.gathered.chunk_wait = (b >> 24) % 4 * USECS_PER_SEC / 2;
+	world.gathered.chunk = 2 + (b >> 26) % 3;
 	rows_age();
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
@@ -1509,6 +1525,11 @@ world_start(uint32 seed)
 		limiter->weighted[0] = 2;
 		limiter->weights[0] = 3;
 	}
+	world.gathered = (JobqLimiter)
+	{
+		.in_use = true,.kind = KIND_GATHERED,.group_max_running = 1,.group_wait = true,
+		.chunk = 2 + (seed >> 8) % 3,.chunk_wait = USECS_PER_SEC
+	};
 	world.kind_every = (seed >> 17) % 4 == 0 ? 2 : 8;
 	for (int n = 0; n < NNAMED; n++)
 	{

@@ -52,11 +52,21 @@ collect(const JobqPush *entry, const JobqJob *job)
 	const JobqHandler *handler;
 
 	Assert(ncollected == 0);
-	if (entry->quarantine || entry->charged > 0 || entry->unlimited || !may_join(job))
-		return false;
 	handler = jobq_handler(jobq_job_kind(job), &buffer);
 	if (handler == NULL || handler->chunk <= 1)
 		return false;
+	if (entry->quarantine || entry->charged > 0 || entry->unlimited || !may_join(job))
+	{
+		if (handler->chunk_waits)
+		{
+			JobqWakeList wake = {0};
+
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			jobq_gathered_wake(my_db, entry, &wake);
+			jobq_unlock(my_db, &wake);
+		}
+		return false;
+	}
 	if (collected == NULL)
 		collected = MemoryContextAlloc(TopMemoryContext, sizeof(Collected) * JOBQ_MAX_CHUNK);
 	memset(&collected[0], 0, sizeof(Collected));

@@ -71,6 +71,8 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now)
 	limiter->priced = now_is->priced;
 	limiter->when_taken = now_is->when_taken;
 	limiter->release_after = now_is->release_after;
+	limiter->chunk = now_is->chunk;
+	limiter->chunk_wait = now_is->chunk_wait;
 	limiter->nweights = now_is->nweights;
 	memcpy(limiter->weighted, now_is->weighted, sizeof(limiter->weighted));
 	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));

@@ -136,10 +136,10 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
-				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false, NULL::text"
+				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false, NULL::text, chunk, chunk_wait_ms"
 				   " FROM jobq_internal.handler WHERE " JOBQ_LIMITED_KIND " ORDER BY kind");
 	return read_named(limiters, n, jobq_limiter_hash,
-					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL, when_taken"
+					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL, when_taken, NULL::int, NULL::int"
 					  " FROM jobq_internal.limiter ORDER BY name");
 }
 
@@ -175,6 +175,8 @@ read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
 		if (!isnull)
 			limiter->when_taken = jobq_when_taken_parse(TextDatumGetCString(when_taken),
 														&limiter->release_after);
+		limiter->chunk = int_column(row, desc, 8);
+		limiter->chunk_wait = int_column(row, desc, 9) * INT64CONST(1000);
 	}
 	return n;
 }

@@ -386,6 +386,7 @@ clock_put_back(TimestampTz now, int64 by)
 		duties[i]->plan = now;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_tallies_put_back(my_db, now);
+	jobq_gathering_put_back(my_db, now);
 	jobq_leases_put_back(my_db, now);
 	jobq_groups_look(my_db, now);
 	LWLockRelease(my_db->lock);
