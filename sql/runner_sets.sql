@@ -147,7 +147,7 @@ SELECT test.until($$ NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'set
 
 -- limits of the kind, of the queue, of a limiter, and by rate
 SELECT jobq.create_limiter('set_many', max_running => 60);
-SELECT jobq.create_limiter('set_tenant', max_running => 10, by => 'tenant');
+SELECT jobq.create_limiter('set_tenant', max_running => 4, by => 'tenant');
 SELECT jobq.register('set_limited', 'test.set_note(jobq.job_context[])', queue => 'sets', max_running => 50);
 SELECT jobq.register('set_rated', 'test.set_note(jobq.job_context[])', queue => 'sets', rate => '1000 per second burst 40');
 SELECT jobq.register('set_named', 'test.set_note(jobq.job_context[])', queue => 'sets', limiters => '{set_many}');
@@ -162,7 +162,7 @@ SELECT array_agg(jobq.enqueue('set_keyed', headers => '{"tenant": "t"}')) AS key
 SELECT jobq.resume('sets');
 SELECT state, count(*) FROM jobq.wait_many(:'limited'::bigint[] || :'named'::bigint[] || :'rated'::bigint[] || :'keyed'::bigint[], '5 min') GROUP BY 1;
 SELECT k.kind, count(*), count(DISTINCT job), max(jobs) <= most AS fits, count(DISTINCT call) < 100 OR k.kind = 'set_rated' AS few
-	FROM (VALUES ('set_limited', :'limited'::bigint[], 50), ('set_named', :'named', 60), ('set_rated', :'rated', 100), ('set_keyed', :'keyed', 1)) k (kind, ids, most)
+	FROM (VALUES ('set_limited', :'limited'::bigint[], 50), ('set_named', :'named', 60), ('set_rated', :'rated', 100), ('set_keyed', :'keyed', 4)) k (kind, ids, most)
 	JOIN test.set_done d ON d.job = ANY (k.ids) GROUP BY k.kind, most ORDER BY k.kind;
 SELECT test.until($$ NOT EXISTS (SELECT FROM jobq.limits WHERE running > 0) $$);
 

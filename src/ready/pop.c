@@ -256,8 +256,29 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 }
 
 /*
+ * May the worker in this slot take a permit of the lane's key at the limiter of this source for a
+ * further job?  A lane that is not lent comes after another lane of the key.
+ */
+static bool
+takes_key(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, int source,
+		  TimestampTz now)
+{
+	const JobqNeed *need = &lane->needs[source];
+
+	AssertExclusive(db->lock);
+	if (!key_is_limited(db, lane, source))
+		return slot->holding->nmore == 0 || slot->holding->more.tallies[source] == JOBQ_NONE;
+	if (lane->own != JOBQ_NONE && db->ready->heaps[lane->own].lent != JOBQ_LANE_INDEX(db, lane))
+		return false;
+	if (slot->holding->nmore > 0 &&
+		slot->holding->more.tallies[source] != tally_find(db, need->limiter, need->key))
+		return false;
+	return keyed_free(db, lane->limiters[source], need->key, now);
+}
+
+/*
  * May the worker in this slot take permits for a further job of the lane?  All further jobs have
- * the same permits of limiters, and none of a key, or of a limiter whose jobs do not wait.
+ * the same permits of limiters and keys, and none of a limiter whose jobs do not wait.
  */
 static bool
 takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, TimestampTz now)
@@ -276,7 +297,8 @@ takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, Timesta
 		if (index == JOBQ_NO_LIMITER)
 			continue;
 		limiter = &db->limits->limiters[index];
-		if (limiter->keyed || limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT ||
+		if (limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT ||
+			(limiter->keyed && !takes_key(db, slot, lane, s, now)) ||
 			(lane->heap == JOBQ_NONE && place_is_kept_for_others(limiter, lane->role, now)) ||
 			(slot->holding->nmore > 0 && jobq_limiter_counts(limiter) &&
 			 held->limiters[s] == JOBQ_NO_LIMITER))

@@ -315,8 +315,9 @@ give_to_lane(const JobqPush *job, JobqSlot *slot, int64 token)
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_lease_undo(db, job->key.id, token, world.now, &wake);
-	if (slot != NULL)
-		jobq_slot_release(db, slot, world.now, &wake);
+	if (slot != NULL && slot->holding->permits_job == job->key.id)
+		jobq_permits_release(db, &slot->holding->permits, job->key.id, false, true, world.now,
+							 &wake);
 	jobq_ready_push(db, job, job->key.run_at, &wake);
 	unlock(&wake);
 }

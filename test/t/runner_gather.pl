@@ -140,6 +140,44 @@ clock_forward('61 seconds');
 $ran->('gathered', 3);
 is(sizes('gathered'), '3', 'the jobs run together after a restart');
 
+# The sizes of calls under limits of keys, turns of tenants and weights.  All jobs are ready before the
+# single worker of the queue takes the first, and no call has jobs of two tenants.
+sub calls_of
+{
+	my ($queue, %jobs) = @_;
+	$node->safe_psql('postgres', join ';',
+		'TRUNCATE effect', "SELECT jobq.pause('$queue')",
+		map { "SELECT jobq.enqueue('sized', headers => '{\"tenant\": \"$_\"}', queue => '$queue') FROM generate_series(1, $jobs{$_})" } sort keys %jobs);
+	my $n = 0;
+	$n += $_ foreach values %jobs;
+	$node->safe_psql('postgres', "SELECT jobq.resume('$queue')");
+	$ran->('sized', $n);
+	return $node->safe_psql('postgres', q{
+SELECT string_agg(tenant || ' ' || jobs, ', ' ORDER BY tenant, jobs DESC)
+FROM (SELECT DISTINCT j.tenant, e.at, e.jobs FROM effect e JOIN jobq.jobs j ON j.id = e.job) c});
+}
+
+$node->safe_psql('postgres', q{
+SELECT jobq.test_clock('0');
+CREATE FUNCTION sized(jobs jobq.job_context[]) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO effect SELECT j.id, j.kind, cardinality(jobs) FROM unnest(jobs) j
+$$;
+SELECT jobq.create_queue('keyed', tenant => 'header tenant'), jobq.create_queue('fair', tenant => 'header tenant', fair => 'jobs'),
+	jobq.create_queue('costs', tenant => 'header tenant', fair => 'cpu'), jobq.create_queue('heavy', tenant => 'header tenant', weight => 3);
+SELECT jobq.create_limiter('each', max_running => 5, by => 'tenant');
+SELECT jobq.register('sized', 'sized(jobq.job_context[])', queue => 'keyed', chunk => 10, limiters => '{each}')});
+is(calls_of('keyed', a => 12, b => 3), 'a 5, a 5, a 2, b 3', 'a call takes as many jobs as the key permits');
+$node->safe_psql('postgres', q{
+SELECT jobq.register('sized', 'sized(jobq.job_context[])', queue => 'keyed', chunk => 10);
+SELECT jobq.drop_limiter('each');
+SELECT jobq.create_limiter('each', rate => '4 per hour burst 4', by => 'tenant');
+SELECT jobq.register('sized', 'sized(jobq.job_context[])', queue => 'keyed', chunk => 10, limiters => '{each}')});
+is(calls_of('keyed', c => 4, d => 2), 'c 4, d 2', 'a call takes as many jobs as the rate of the key permits');
+$node->safe_psql('postgres', q{SELECT jobq.register('sized', 'sized(jobq.job_context[])', queue => 'keyed', chunk => 10)});
+is(calls_of('fair', a => 12, b => 3), 'a 10, a 2, b 3', 'a call takes the jobs of a tenant of a fair queue');
+is(calls_of('costs', a => 2, b => 2), 'a 1, a 1, b 1, b 1', 'jobs run alone if tenants take turns by processor time');
+is(calls_of('heavy', a => 12), 'a 10, a 2', 'a call takes the jobs of a queue with a weight');
+
 # Real time: the scheduler wakes a worker in time.
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
 my $latency = $node->safe_psql('postgres', q{
