@@ -30,9 +30,8 @@ static void drop_lease(int64 id, int64 token);
 static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
 					  int64 token);
 static void look_again(Relation rel, int64 id);
-static void wait_for_group(Relation rel, const JobqJob *job,
-						   const JobqPush *entry, const JobqJob *first,
-						   int64 token);
+static void wait_for_group(Relation rel, const JobqPush *entry,
+						   const JobqJob *first, int64 token);
 static void fail_unsendable(Relation rel, JobqJob *job);
 
 /*
@@ -214,7 +213,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			return true;
 
 		case JOBQ_GROUP_BUSY:
-			wait_for_group(rel, job, entry, first, token);
+			wait_for_group(rel, entry, first, token);
 			break;
 
 		case JOBQ_LIMITED:
@@ -385,8 +384,8 @@ look_again(Relation rel, int64 id)
 
 /* The job waits, and its group continues with the job first. */
 static void
-wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
-			   const JobqJob *first, int64 token)
+wait_for_group(Relation rel, const JobqPush *entry, const JobqJob *first,
+			   int64 token)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};

@@ -16,7 +16,7 @@
 static JobqPoolSet *pool_set = NULL;
 
 static bool
-pool_syntax_error(const char *value, const char *detail)
+pool_syntax_error(const char *detail)
 {
 	GUC_check_errdetail("%s", detail);
 	GUC_check_errhint("Name pools as \"high,default=4; reports=2\": queues in strict order, and the number of workers; \"*\" is every queue that is not named.");
@@ -68,16 +68,16 @@ jobq_check_workers(char **newval, void **extra, GucSource source)
 		long		workers;
 
 		if (set->npools >= JOBQ_MAX_POOLS)
-			return pool_syntax_error(*newval, "There can be at most " CppAsString2(JOBQ_MAX_POOLS) " pools.");
+			return pool_syntax_error("There can be at most " CppAsString2(JOBQ_MAX_POOLS) " pools.");
 		pool = &set->pools[set->npools++];
 
 		if (equals == NULL)
-			return pool_syntax_error(*newval, "A pool lacks its number of workers.");
+			return pool_syntax_error("A pool lacks its number of workers.");
 		if (!copy_word(equals + 1, end, number, sizeof(number)))
-			return pool_syntax_error(*newval, "The number of workers of a pool must be from 0 to 1024.");
+			return pool_syntax_error("The number of workers of a pool must be from 0 to 1024.");
 		workers = strtol(number, &rest, 10);
 		if (*rest != '\0' || workers < 0 || workers > 1024)
-			return pool_syntax_error(*newval, "The number of workers of a pool must be from 0 to 1024.");
+			return pool_syntax_error("The number of workers of a pool must be from 0 to 1024.");
 		pool->workers = (int) workers;
 
 		for (;;)
@@ -86,10 +86,10 @@ jobq_check_workers(char **newval, void **extra, GucSource source)
 			const char *word_end = comma != NULL ? comma : equals;
 
 			if (pool->nqueues >= JOBQ_MAX_POOL_QUEUES)
-				return pool_syntax_error(*newval, "A pool can name at most " CppAsString2(JOBQ_MAX_POOL_QUEUES) " queues.");
+				return pool_syntax_error("A pool can name at most " CppAsString2(JOBQ_MAX_POOL_QUEUES) " queues.");
 			if (!copy_word(at, word_end, pool->queues[pool->nqueues],
 						   NAMEDATALEN))
-				return pool_syntax_error(*newval, "A queue name is empty or longer than 63 bytes.");
+				return pool_syntax_error("A queue name is empty or longer than 63 bytes.");
 			pool->nqueues++;
 			if (comma == NULL)
 				break;

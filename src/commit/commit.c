@@ -484,7 +484,7 @@ hand_over(void)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		for (int i = 0; i < nbooks; i++)
 		{
-			if (books[i]->noted())
+			if (books[i]->commit != NULL && books[i]->noted())
 				books[i]->commit(db, now, &wake);
 			if (unnoted && books[i]->unnoted != NULL)
 				books[i]->unnoted(db);

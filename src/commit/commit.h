@@ -163,7 +163,10 @@ typedef struct JobqCommitBooks
 	 */
 	bool		(*pending) (JobqDatabase *db);
 
-	/* carry out the notes; db->lock is held exclusively; cannot fail */
+	/*
+	 * Carry out the notes.  db->lock is held exclusively.  Cannot fail.  NULL
+	 * if pending() carries out and drops all notes.
+	 */
 	void		(*commit) (JobqDatabase *db, TimestampTz now,
 						   JobqWakeList *wake);
 

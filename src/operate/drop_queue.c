@@ -357,7 +357,7 @@ delete_letters(const Dropped *queue, bool wait)
 								 : DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id IN"
 													" (SELECT id FROM jobq_internal.dead_letter WHERE queue_id = $1 FOR UPDATE SKIP LOCKED)"
 													RETURNING_LETTERS),
-								 1, types, values, NULL);
+								 1, types, values);
 	if (wait && jobq_has_held_rows())
 		jobq_query("DELETE FROM jobq_internal.held_row WHERE table_name = 'dead_letter' AND " HELD_IN_QUEUE,
 				   1, types, values, NULL, SPI_OK_DELETE);

@@ -458,7 +458,7 @@ jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 		SPI_finish();
 		return false;
 	}
-	jobq_check_row(SPI_tuptable->tupdesc, JOBQ_JOB_TABLE);
+	jobq_check_job_row(SPI_tuptable->tupdesc);
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
 					  job.nulls);
 	job_clear_stat(&job);

@@ -39,7 +39,5 @@ extern void explain_ask_tables(Explain *e, const char *function,
 /* src/operate/explain_limits.c */
 extern void explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 						   const JobqQueue *queue);
-extern void explain_tenant_limits(Explain *e, JobqDatabase *db,
-								  const JobqJob *job, const JobqQueue *queue);
 
 #endif							/* JOBQ_OPERATE_EXPLAIN_H */

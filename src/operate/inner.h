@@ -163,8 +163,7 @@ extern int64 jobq_many_run(const JobqMany * many);
 
 /* src/operate/prune.c */
 extern int64 jobq_delete_and_count(const char *query, int nargs,
-								   const Oid *types, const Datum *values,
-								   const char *nulls);
+								   const Oid *types, const Datum *values);
 
 /* The columns of jobq.job_status. */
 enum

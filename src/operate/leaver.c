@@ -275,7 +275,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 						 values, NULL, SPI_OK_DELETE);
 	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE role = $1"
 													 RETURNING_LETTERS),
-									1, types, values, NULL);
+									1, types, values);
 	SPI_finish();
 
 	/* first, so that no batch replaces the cancelled jobs */

@@ -357,7 +357,7 @@ delete_letters(ArrayType *array)
 
 	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id = ANY ($1)"
 											   RETURNING_LETTERS),
-							  1, types, values, NULL);
+							  1, types, values);
 	SPI_freetuptable(SPI_tuptable);
 	return n;
 }

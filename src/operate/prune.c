@@ -31,9 +31,9 @@ PG_FUNCTION_INFO_V1(jobq_prune);
  */
 int64
 jobq_delete_and_count(const char *query, int nargs, const Oid *types,
-					  const Datum *values, const char *nulls)
+					  const Datum *values)
 {
-	(void) jobq_query(query, nargs, types, values, nulls, SPI_OK_SELECT);
+	(void) jobq_query(query, nargs, types, values, NULL, SPI_OK_SELECT);
 	return DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 }
 
@@ -95,7 +95,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 			continue;
 		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
 		values[2] = TimestampTzGetDatum(now - ms * 1000);
-		n += i < 2 ? jobq_delete_and_count(queries[i], 3, types, values, NULL)
+		n += i < 2 ? jobq_delete_and_count(queries[i], 3, types, values)
 			: cancel_batches(types, values);
 	}
 	SPI_finish();

@@ -161,7 +161,7 @@ reclaim_keys(Relation rel, ArrayType *array)
 					  " CASE WHEN unique_queue IS NULL THEN kind END, unique_queue, role::oid, id",
 					  1, types, values, NULL, SPI_OK_SELECT);
 	letters = SPI_tuptable;
-	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
+	jobq_check_job_row(letters->tupdesc);
 	for (uint64 i = 0; i < letters->numvals; i++)
 	{
 		JobqJob		job;
@@ -239,7 +239,7 @@ jobq_letters_again(Relation rel, Datum *ids, int n, int64 reopened, bool named)
 					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
 					  2, types, values, NULL, SPI_OK_SELECT);
 	letters = SPI_tuptable;
-	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
+	jobq_check_job_row(letters->tupdesc);
 	revived = letters->numvals;
 	for (uint64 i = 0; i < letters->numvals; i++)
 		letter_again(rel, letters->vals[i], letters->tupdesc, &reopened);

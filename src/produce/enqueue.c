@@ -41,11 +41,9 @@ PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 /* Types of the columns of the view inbox. */
 #define TYPE_text			TEXTOID
 #define TYPE_int			INT4OID
-#define TYPE_boolean		BOOLOID
 #define TYPE_timestamptz	TIMESTAMPTZOID
 #define TYPE_interval		INTERVALOID
 #define TYPE_jsonb			JSONBOID
-#define TYPE_uuid			UUIDOID
 #define TYPE__text			TEXTARRAYOID
 
 static const Oid inbox_types[] = {

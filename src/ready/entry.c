@@ -120,10 +120,10 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
- * Unlink an entry.
+ * Unlink an entry, and move the lane in its heap if the entry was the first.
  */
-void
-entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
+static void
+unlink_and_move(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
 	AssertExclusive(db->lock);
 	if (unlink_entry(db, lane, index))
@@ -149,7 +149,7 @@ look_for_more(const JobqLane *lane, JobqWakeList *wake)
 void
 entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index, JobqWakeList *wake)
 {
-	entry_unlink(db, lane, index);
+	unlink_and_move(db, lane, index);
 	look_for_more(lane, wake);
 }
 
@@ -224,7 +224,7 @@ static void
 entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
 	entry_uncall(db, index);
-	entry_unlink(db, lane, index);
+	unlink_and_move(db, lane, index);
 	entry_free(db, index);
 }
 

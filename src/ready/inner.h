@@ -278,7 +278,6 @@ typedef enum InsertResult
 extern void entries_clear(JobqDatabase *db);
 extern void lane_empty(JobqDatabase *db, JobqLane *lane);
 extern uint32 entry_alloc(JobqDatabase *db, JobqLane *lane);
-extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern void entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index,
 						JobqWakeList *wake);
 extern uint32 entry_leave_first(JobqDatabase *db, JobqLane *lane,

@@ -478,17 +478,10 @@ stats_unnoted(JobqDatabase *db)
 	jobq_stats_unknown(MyDatabaseId);
 }
 
-/* Nothing is done under db->lock. */
-static void
-stats_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
-{
-}
-
 static const JobqCommitBooks books =
 {
 	.noted = stats_noted,
 	.pending = stats_pending,
-	.commit = stats_commit,
 	.unnoted = stats_unnoted,
 	.abort = stats_abort,
 	.subcommit = stats_subcommit,

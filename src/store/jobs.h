@@ -396,7 +396,6 @@ extern Datum jobq_merge_payloads(const char *signature, const JobqJob *waiting,
 /* src/store/limit_key.c */
 extern void jobq_limit_keys_install(void);
 extern void jobq_check_limit_by(const char *by);
-extern bool jobq_limiter_is_keyed(uint32 limiter);
 extern uint32 jobq_limit_key(const JobqJob *job, uint32 limiter,
 							 const char *tenant);
 extern const char *jobq_limiter_cost_function(uint32 limiter);

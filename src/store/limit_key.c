@@ -266,15 +266,6 @@ jobq_limiter_cost_function(uint32 limiter)
 	return found != NULL && found->priced ? found->cost : NULL;
 }
 
-/* Return whether the limiter with this hash distinguishes jobs by a key. */
-bool
-jobq_limiter_is_keyed(uint32 limiter)
-{
-	KeyPlace	place;
-
-	return find_place(limiter, &place);
-}
-
 /*
  * Return the string, number or boolean at the path in an object, as text, or NULL.
  */

@@ -98,7 +98,6 @@ extern void jobq_signal_insert(const JobqSignal *signal, Datum payload);
 extern char *jobq_waits_for_job(int64 id);
 extern bool jobq_is_suspended_for(const JobqJob *job, const char *what);
 extern bool jobq_wake_suspended(Relation rel, JobqJob *job);
-extern bool jobq_dead_letter_role(int64 id, Oid *role);
 extern bool jobq_receiver_role(Relation rel, int64 id, Oid *role);
 extern bool jobq_signals_lock_receiver(Relation rel, int64 id, LOCKMODE mode);
 extern void jobq_signal_send(Relation rel, const JobqSignal *signal, const char *what,

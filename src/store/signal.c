@@ -124,8 +124,8 @@ jobq_wake_suspended(Relation rel, JobqJob *job)
 }
 
 /* Set *role to the role of the dead letter.  False if the job is no dead letter. */
-bool
-jobq_dead_letter_role(int64 id, Oid *role)
+static bool
+dead_letter_role(int64 id, Oid *role)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
@@ -158,7 +158,7 @@ jobq_receiver_role(Relation rel, int64 id, Oid *role)
 			*role = job_role(&job);
 			return true;
 		}
-		if (jobq_dead_letter_role(id, role))
+		if (dead_letter_role(id, role))
 			return true;
 	}
 	return false;

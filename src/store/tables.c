@@ -324,17 +324,17 @@ jobq_check_table(Relation rel, JobqTable table)
 }
 
 /*
- * ERROR if the row type of a query does not have the types of the table's columns.
+ * ERROR if the row type of a query does not have the types of the columns of jobs.
  */
 void
-jobq_check_row(TupleDesc desc, JobqTable table)
+jobq_check_job_row(TupleDesc desc)
 {
 	Oid			types[JOB_NATTS];
 
-	Assert(tables[table].ncolumns <= (int) lengthof(types));
-	for (int i = 0; i < tables[table].ncolumns; i++)
-		types[i] = type_of(&tables[table].columns[i]);
-	jobq_check_types(desc, types, tables[table].ncolumns);
+	Assert(tables[JOBQ_JOB_TABLE].ncolumns == (int) lengthof(types));
+	for (int i = 0; i < (int) lengthof(types); i++)
+		types[i] = type_of(&tables[JOBQ_JOB_TABLE].columns[i]);
+	jobq_check_types(desc, types, lengthof(types));
 }
 
 static bool

@@ -144,7 +144,7 @@ extern void jobq_lock_jobs(void);
 extern const JobqCache jobq_tables_cache;
 extern Relation jobq_open_table(JobqTable table, LOCKMODE mode);
 extern void jobq_check_table(Relation rel, JobqTable table);
-extern void jobq_check_row(TupleDesc desc, JobqTable table);
+extern void jobq_check_job_row(TupleDesc desc);
 extern Oid	jobq_index(Relation rel, JobqIndex index);
 extern Relation jobq_open_index(Relation rel, JobqIndex index);
 

@@ -49,7 +49,7 @@ cancel_is_owed(const RunContext *run)
  * Have the scheduler cancel the job, because this worker cannot.  Logs a message if too many
  * cancellations are pending.
  */
-void
+static void
 cancel_later(int64 id)
 {
 	if (jobq_owe_cancel(my_db, id) == 0)

@@ -131,7 +131,6 @@ extern void run_procedure_end(void);
 /* worker/runner/cancel.c */
 extern bool was_cancelled(const JobqSlot *slot);
 extern bool cancel_is_owed(const RunContext *run);
-extern void cancel_later(int64 id);
 extern void cancel_left(const JobqSlot *slot);
 extern bool cancel_given_back(RunContext *run, int64 id);
 

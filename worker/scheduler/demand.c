@@ -56,6 +56,7 @@ static void read_workers(Demand *demand, TimestampTz now);
 static void add_roles(PoolDemand *pool, int index, const LaneDemand *lanes,
 					  int nlanes);
 static void add_workers(Demand *demand);
+static RoleDemand *find_role(const PoolDemand *pool, Oid role);
 static int	compare_lanes(const void *a, const void *b);
 static int	compare_workers(const void *a, const void *b);
 
@@ -231,7 +232,7 @@ add_workers(Demand *demand)
 		peers++;
 		for (WorkerView *peer = first; peer <= worker; peer++)
 			peer->peers = peers;
-		role = demand_role(pool, worker->role);
+		role = find_role(pool, worker->role);
 		if (role == NULL)
 			continue;
 		worker->urgency = role->urgency;
@@ -267,8 +268,8 @@ compare_workers(const void *a, const void *b)
 /*
  * Find the demand of the role in the pool, or NULL.
  */
-RoleDemand *
-demand_role(const PoolDemand *pool, Oid role)
+static RoleDemand *
+find_role(const PoolDemand *pool, Oid role)
 {
 	int			low = 0;
 	int			high = pool->nroles;

@@ -238,7 +238,6 @@ typedef struct Demand
 } Demand;
 
 extern Demand *demand_read(const JobqPoolSet *pools, TimestampTz now);
-extern RoleDemand *demand_role(const PoolDemand *pool, Oid role);
 extern int	demand_without_worker(const PoolDemand *pool);
 extern RoleDemand *demand_next(Demand *demand, int index);
 extern void demand_met(PoolDemand *pool, int index, RoleDemand *role);
@@ -418,7 +417,6 @@ extern void kept_add(int64 batch_id, TransactionId version, bool grows,
 					 JobqSteps *workflow);
 extern bool kept_grow(KeptWorkflow *kept, JobqStep *step);
 extern void kept_forget(int64 batch_id);
-extern void kept_ready(KeptWorkflow *kept, JobqStep *step);
 extern bool kept_count(KeptWorkflow *kept);
 extern bool kept_over(KeptWorkflow *kept, JobqStep *step);
 

@@ -61,6 +61,22 @@ can_move_on(const JobqStep *step)
 }
 
 /*
+ * Append the step to the list of the steps that can move on.
+ */
+static void
+append_ready(KeptWorkflow *this, JobqStep *step)
+{
+	if (this->nready == this->max_ready)
+	{
+		this->max_ready = Max(2 * this->max_ready, 64);
+		this->ready = this->ready == NULL
+			? MemoryContextAlloc(this->workflow.memory, sizeof(JobqStep *) * this->max_ready)
+			: repalloc(this->ready, sizeof(JobqStep *) * this->max_ready);
+	}
+	this->ready[this->nready++] = step;
+}
+
+/*
  * Keep a workflow, and take over its memory.  No copy of the workflow may exist.
  */
 void
@@ -118,24 +134,8 @@ kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 			continue;
 		entry->nblocked++;
 		if (can_move_on(step))
-			kept_ready(entry, step);
+			append_ready(entry, step);
 	}
-}
-
-/*
- * Append the step to the list of the steps that can move on.
- */
-void
-kept_ready(KeptWorkflow *this, JobqStep *step)
-{
-	if (this->nready == this->max_ready)
-	{
-		this->max_ready = Max(2 * this->max_ready, 64);
-		this->ready = this->ready == NULL
-			? MemoryContextAlloc(this->workflow.memory, sizeof(JobqStep *) * this->max_ready)
-			: repalloc(this->ready, sizeof(JobqStep *) * this->max_ready);
-	}
-	this->ready[this->nready++] = step;
 }
 
 /*
@@ -163,7 +163,7 @@ kept_grow(KeptWorkflow *this, JobqStep *step)
 		case STEP_BLOCKED:
 			this->nblocked++;
 			if (step->waits == 0)
-				kept_ready(this, step);
+				append_ready(this, step);
 			return !step->mapped || step->nelements == JOBQ_UNKNOWN_ELEMENTS;
 		default:
 			return false;
@@ -212,14 +212,14 @@ kept_over(KeptWorkflow *this, JobqStep *step)
 		if (user->state != STEP_BLOCKED)
 			return false;
 		if (--user->waits == 0)
-			kept_ready(this, user);
+			append_ready(this, user);
 	}
 	if (step->mapper != NULL && --step->mapper->nleft == 0 &&
 		step->mapper->nwritten == step->mapper->nelements)
 	{
 		if (step->mapper->state != STEP_BLOCKED)
 			return false;
-		kept_ready(this, step->mapper);
+		append_ready(this, step->mapper);
 	}
 	return true;
 }
