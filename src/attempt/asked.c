@@ -144,10 +144,7 @@ jobq_snooze(PG_FUNCTION_ARGS)
 	bool		charge = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
 	JobqCurrent *current;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("delay must not be null")));
+	jobq_not_null(fcinfo, 0, "delay");
 	current = jobq_require_current("jobq.snooze()");
 	jobq_ask_for(current, charge ? OUTCOME_RELEASE : OUTCOME_SNOOZE,
 				 jobq_interval_ms(PG_GETARG_INTERVAL_P(0), "delay", 0, JOBQ_MAX_DELAY_MS),

@@ -105,10 +105,7 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 
 	jobq_require(JOBQ_MAY_ALL);
 	jobq_require_handler(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, NATTS);
+	desc = jobq_row_type(fcinfo, NATTS);
 	memset(nulls, true, sizeof(nulls));
 
 	jobq_fire_before(false);

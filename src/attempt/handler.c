@@ -216,11 +216,8 @@ jobq_register(PG_FUNCTION_ARGS)
 	bool		set;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "register a handler");
-	for (int i = 0; i < 2; i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", i == 0 ? "kind" : "handler")));
+	jobq_not_null(fcinfo, 0, "kind");
+	jobq_not_null(fcinfo, 1, "handler");
 	for (int i = 0; i < HANDLER_NATTS; i++)
 	{
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';

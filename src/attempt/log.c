@@ -48,11 +48,8 @@ jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
 	char	   *level;
 	bool		known = false;
 
-	for (int i = first; i < first + 2; i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", i == first ? "message" : "level")));
+	jobq_not_null(fcinfo, first, "message");
+	jobq_not_null(fcinfo, first + 1, "level");
 	message = text_to_cstring(PG_GETARG_TEXT_PP(first));
 	level = text_to_cstring(PG_GETARG_TEXT_PP(first + 1));
 	for (int i = 0; i < (int) lengthof(levels) && !known; i++)

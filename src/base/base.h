@@ -275,8 +275,10 @@ extern Datum jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type,
 						 bool *isnull);
 extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
 											  int natts);
+extern TupleDesc jobq_row_type(FunctionCallInfo fcinfo, int natts);
 extern void jobq_check_after_trigger(FunctionCallInfo fcinfo,
 									 const char *function, bool statement);
+extern void jobq_not_null(FunctionCallInfo fcinfo, int arg, const char *name);
 extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
 extern bool jobq_too_deep(Datum jsonb, Size size);
 extern void jobq_check_depth(Datum jsonb, Size size, const char *what, int sqlerrcode);

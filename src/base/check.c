@@ -108,6 +108,21 @@ jobq_materialize(FunctionCallInfo fcinfo, int natts)
 }
 
 /*
+ * Return the row type of a function's result, for heap_form_tuple().  Raises an error if the
+ * number of columns differs.
+ */
+TupleDesc
+jobq_row_type(FunctionCallInfo fcinfo, int natts)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	jobq_check_columns(desc, natts);
+	return BlessTupleDesc(desc);
+}
+
+/*
  * Raise an error unless the function was fired by an AFTER trigger, and FOR EACH STATEMENT if
  * "statement".  The owner of any relation can create such a trigger, so functions with this
  * check read nothing of the relation.
@@ -125,6 +140,16 @@ jobq_check_after_trigger(FunctionCallInfo fcinfo, const char *function,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("%s must be fired AFTER%s", function,
 						statement ? " ... FOR EACH STATEMENT" : "")));
+}
+
+/* Raise an error if the argument is null. */
+void
+jobq_not_null(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
 }
 
 /* Return the argument "percent".  Raises an error if it is null or not from 0 to 100. */

@@ -247,9 +247,6 @@ jobq_sort_held(Held *held, JobqResults *results)
 Interval *
 jobq_interval_arg(FunctionCallInfo fcinfo, const char *name)
 {
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
+	jobq_not_null(fcinfo, 2, name);
 	return PG_GETARG_INTERVAL_P(2);
 }

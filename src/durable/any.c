@@ -53,10 +53,7 @@ read_names(FunctionCallInfo fcinfo, Names * names)
 	Datum	   *elements;
 	bool	   *nulls;
 
-	if (PG_ARGISNULL(ARG_NAMES))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("names must not be null")));
+	jobq_not_null(fcinfo, ARG_NAMES, "names");
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(ARG_NAMES), TEXTOID, -1, false, TYPALIGN_INT,
 					  &elements, &nulls, &names->n);
 	if (names->n < 1 || names->n > MAX_NAMES)
@@ -140,10 +137,7 @@ jobq_await_any(PG_FUNCTION_ARGS)
 
 	read_names(fcinfo, &names);
 	step = step_of(fcinfo, &names);
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, lengthof(values));
+	desc = jobq_row_type(fcinfo, lengthof(values));
 	if (!durable_find_step(current, step, PSTEP_ANY, &row))
 	{
 		durable_begin(current, step, PSTEP_ANY, &row);

@@ -338,15 +338,9 @@ jobq_ask(PG_FUNCTION_ARGS)
 	Datum		null = (Datum) 0;
 	bool		isnull = true;
 
-	if (PG_ARGISNULL(ARG_OPTIONS))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("options must not be null")));
+	jobq_not_null(fcinfo, ARG_OPTIONS, "options");
 	(void) returns_errors(fcinfo);
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, 1);
+	desc = jobq_row_type(fcinfo, 1);
 	isnew = !durable_find_step(current, step, PSTEP_ASK, &row);
 	if (isnew)
 	{

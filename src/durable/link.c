@@ -188,10 +188,7 @@ jobq_signal_link(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.signal_link()");
 	link.name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("valid_for must not be null")));
+	jobq_not_null(fcinfo, 2, "valid_for");
 	link.expires_at = jobq_now() + 1000 *
 		jobq_interval_ms(PG_GETARG_INTERVAL_P(2), "valid_for", 1, JOBQ_MAX_DELAY_MS);
 	link.job_id = durable_receiver_arg(fcinfo);
@@ -258,10 +255,7 @@ jobq_use_link(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, lengthof(values));
+	desc = jobq_row_type(fcinfo, lengthof(values));
 	if (!PG_ARGISNULL(0) && from_token(text_to_cstring(PG_GETARG_TEXT_PP(0)), &link) &&
 		read_link(&link))
 	{

@@ -48,10 +48,7 @@ durable_name_arg(FunctionCallInfo fcinfo, int arg, const char *what)
 {
 	text	   *name;
 
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", what)));
+	jobq_not_null(fcinfo, arg, what);
 	name = PG_GETARG_TEXT_PP(arg);
 	durable_check_name(text_to_cstring(name), what);
 	return name;

@@ -281,10 +281,7 @@ signal_job(FunctionCallInfo fcinfo, int64 id)
 static int64
 id_arg(FunctionCallInfo fcinfo)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("the job must not be null")));
+	jobq_not_null(fcinfo, 0, "the job");
 	return PG_GETARG_INT64(0);
 }
 

@@ -167,10 +167,7 @@ jobq_save(PG_FUNCTION_ARGS)
 	int64		token = DatumGetInt64(JOB(current->job, JOB_LEASE_TOKEN));
 	StepRow		row;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("value must not be null")));
+	jobq_not_null(fcinfo, 0, "value");
 	jobq_check_value("value", PG_GETARG_DATUM(0));
 	durable_check_lease(current);
 	if (!(saved_row.token == token &&

@@ -116,10 +116,7 @@ jobq_await_signal(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	StepRow		row;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, 1);
+	desc = jobq_row_type(fcinfo, 1);
 	if (!durable_find_step(current, step, PSTEP_AWAIT, &row))
 	{
 		durable_begin(current, step, PSTEP_AWAIT, &row);

@@ -47,9 +47,7 @@ jobq_setup(PG_FUNCTION_ARGS)
 	Datum		values[7];
 	bool		nulls[7] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	jobq_check_columns(desc, lengthof(values));
+	desc = jobq_row_type(fcinfo, lengthof(values));
 	values[0] = BoolGetDatum(jobq_shared != NULL);
 	values[1] = CStringGetTextDatum(JOBQ_VERSION);
 	values[2] = BoolGetDatum(OidIsValid(extension) &&
@@ -59,7 +57,7 @@ jobq_setup(PG_FUNCTION_ARGS)
 	values[5] = Int64GetDatum(jobq_shared != NULL
 							  ? jobq_shared->clock_shift.offset : 0);
 	values[6] = Int64GetDatum(jobq_shared != NULL ? jobq_clock_ahead() : 0);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc,
 													  values, nulls)));
 }
 

@@ -508,10 +508,7 @@ jobq_edit(PG_FUNCTION_ARGS)
 	Relation	rel;
 
 	PreventCommandIfReadOnly("jobq.edit()");
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("id must not be null")));
+	jobq_not_null(fcinfo, 0, "id");
 	id = PG_GETARG_INT64(0);
 	for (int i = 0; i < NEDITS; i++)
 	{

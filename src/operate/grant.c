@@ -41,10 +41,7 @@ jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 {
 	Oid			role;
 
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
+	jobq_not_null(fcinfo, arg, name);
 	role = PG_GETARG_OID(arg);
 	if (must_exist && !SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		ereport(ERROR,

@@ -128,10 +128,8 @@ jobq_create_monitor(PG_FUNCTION_ARGS)
 	jobq_require_all(JOBQ_MAY_OPERATE, "have jobq monitored");
 	for (int i = 0; i < NARGS; i++)
 	{
-		if (PG_ARGISNULL(i) && i <= ARG_ABOVE)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
+		if (i <= ARG_ABOVE)
+			jobq_not_null(fcinfo, i, names[i]);
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 		values[i] = PG_ARGISNULL(i) || types[i] != TEXTOID ? PG_GETARG_DATUM(i)
 			: PointerGetDatum(PG_GETARG_TEXT_PP(i));

@@ -139,10 +139,8 @@ read_args(FunctionCallInfo fcinfo, Datum *values)
 		int			most = i == ARG_QUEUE ? JOBQ_MAX_QUEUE_NAME : JOBQ_MAX_KIND_NAME;
 		int			length;
 
-		if (PG_ARGISNULL(i) && i != ARG_QUEUE && i != ARG_KIND)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
+		if (i != ARG_QUEUE && i != ARG_KIND)
+			jobq_not_null(fcinfo, i, names[i]);
 		if (i >= NTEXTS)
 		{
 			values[i] = PG_GETARG_DATUM(i);

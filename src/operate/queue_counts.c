@@ -376,9 +376,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 	Datum		values[NATTS];
 	bool		nulls[NATTS] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &result_desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	jobq_check_columns(result_desc, NATTS);
+	result_desc = jobq_row_type(fcinfo, NATTS);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, 8, FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, &running, NULL, &nrunning);
 	qsort(running, nrunning, sizeof(Datum), compare_ids);
@@ -406,6 +404,6 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 	values[OLDEST_READY] = TimestampTzGetDatum(found.oldest);
 	nulls[OLDEST_READY] = found.ready == 0 || found.oldest == DT_NOEND;
 	values[EXACT] = BoolGetDatum(exact);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(result_desc),
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(result_desc,
 													  values, nulls)));
 }

@@ -364,10 +364,7 @@ check_value(const Setting *setting, Datum value)
 static char *
 name_arg(FunctionCallInfo fcinfo)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("name must not be null")));
+	jobq_not_null(fcinfo, 0, "name");
 	return text_to_cstring(PG_GETARG_TEXT_PP(0));
 }
 

@@ -396,10 +396,9 @@ jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
 {
 	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = jobq_row_type(fcinfo, ST_NATTS);
 	jobq_check_status_type(desc);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+	return HeapTupleGetDatum(heap_form_tuple(desc,
 											 status->values, status->nulls));
 }
 

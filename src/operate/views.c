@@ -385,8 +385,7 @@ jobq_key_slot(PG_FUNCTION_ARGS)
 	Datum		values[NATTS];
 	bool		nulls[NATTS];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = jobq_row_type(fcinfo, NATTS);
 	if (db != NULL && !PG_ARGISNULL(0) &&
 		jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, 0))
 	{
@@ -403,7 +402,7 @@ jobq_key_slot(PG_FUNCTION_ARGS)
 	nulls[FAILURES] = !state.throttled;
 	values[REST_UNTIL] = TimestampTzGetDatum(state.rest_until);
 	nulls[REST_UNTIL] = state.rest_until == 0;
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
 /*

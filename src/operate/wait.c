@@ -381,20 +381,14 @@ jobq_call(PG_FUNCTION_ARGS)
 	Datum		from = jobq_waiters_from_here();
 	int			place;
 
-	for (int i = 1; i <= 3; i += 2)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", i == 1 ? "payload" : "timeout")));
+	jobq_not_null(fcinfo, 1, "payload");
+	jobq_not_null(fcinfo, 3, "timeout");
 	if (call == NULL || !IsA(call, CallContext) || call->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
 				 errmsg("jobq.call() cannot be used within a transaction block or a function"),
 				 errhint("A job starts when its transaction commits: use jobq.enqueue(), commit, and jobq.wait(); or run it now, with jobq.perform().")));
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, 1);
+	desc = jobq_row_type(fcinfo, 1);
 	timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "timeout", 0,
 								  JOBQ_MAX_WAIT_MS);
 	jobq_require_preload("jobq.call()");

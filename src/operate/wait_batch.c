@@ -134,9 +134,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 	HeapTuple	tuple;
 	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
+	desc = jobq_row_type(fcinfo, lengthof(types));
 	jobq_check_types(desc, types, lengthof(types));
 	SPI_connect();
 	jobq_batch_check_visible(id);

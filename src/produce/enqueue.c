@@ -231,10 +231,7 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 char *
 jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg)
 {
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("kind must not be null")));
+	jobq_not_null(fcinfo, arg, "kind");
 	return text_to_cstring(PG_GETARG_TEXT_PP(arg));
 }
 
@@ -250,10 +247,7 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	JobqUnique	unique;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("payload must not be null")));
+	jobq_not_null(fcinfo, 1, "payload");
 	jobq_options_from_args(fcinfo, 2, options, nulls);
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));

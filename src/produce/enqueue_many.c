@@ -291,10 +291,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	JobqUnique	unique;
 	ArrayType  *payloads;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("payloads must not be null")));
+	jobq_not_null(fcinfo, 1, "payloads");
 	payloads = PG_GETARG_ARRAYTYPE_P(1);
 	jobq_options_from_args(fcinfo, 2, options, nulls);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);

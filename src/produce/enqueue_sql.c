@@ -26,11 +26,8 @@ jobq_enqueue_sql(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	JobqUnique	unique;
 
-	for (int i = 0; i < 2; i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", i == 0 ? "sql" : "transaction")));
+	jobq_not_null(fcinfo, 0, "sql");
+	jobq_not_null(fcinfo, 1, "transaction");
 	jobq_options_from_args(fcinfo, 3, options, nulls);
 	jobq_prepare_job(&job, &unique, JOBQ_SQL_KIND, options, nulls);
 	jobq_set_payload(&job,

@@ -28,7 +28,6 @@ PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
 Datum
 jobq_cron_next_sql(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"cron", "timezone", "after", "n"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	JobqCron	cron;
 	pg_tz	   *zone;
@@ -36,11 +35,9 @@ jobq_cron_next_sql(PG_FUNCTION_ARGS)
 	TimestampTz anchor = after;
 	int			n;
 
-	for (int i = 0; i < 4; i++)
-		if (PG_ARGISNULL(i) && i != 2)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
+	jobq_not_null(fcinfo, 0, "cron");
+	jobq_not_null(fcinfo, 1, "timezone");
+	jobq_not_null(fcinfo, 3, "n");
 	n = PG_GETARG_INT32(3);
 	if (n < 1 || n > MAX_N)
 		ereport(ERROR,

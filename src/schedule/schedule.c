@@ -187,10 +187,7 @@ use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("payload and sql cannot be given together")));
-	if (PG_ARGISNULL(ARG_TRANSACTION))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("transaction must not be null")));
+	jobq_not_null(fcinfo, ARG_TRANSACTION, "transaction");
 	values[ARG_KIND] = CStringGetTextDatum(JOBQ_SQL_KIND);
 	nulls[ARG_KIND] = ' ';
 	values[ARG_PAYLOAD] =
@@ -211,10 +208,8 @@ check_arguments(FunctionCallInfo fcinfo)
 	};
 
 	for (int i = 0; i < ARG_OPTIONS; i++)
-		if (PG_ARGISNULL(i) && i != ARG_KIND)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
+		if (i != ARG_KIND)
+			jobq_not_null(fcinfo, i, names[i]);
 	if (PG_ARGISNULL(ARG_KIND) == PG_ARGISNULL(ARG_SQL))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
