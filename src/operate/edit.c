@@ -273,8 +273,7 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue;
-	Oid			userid;
-	int			sec_context;
+	JobqRoleState caller;
 	StringInfoData told;
 
 	if (!edit->writes)
@@ -291,17 +290,14 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 						job_id(job)),
 				 errhint("Give one of payload, headers, queue, priority, run_at, max_attempts, backoff and timeout.")));
 
-	/* no code of the role runs: only the right to enqueue is checked */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(job_role(job),
-						   sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
+	/* only the right to enqueue is checked */
+	jobq_become_role(job_role(job), &caller);
 	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	if (!edit->nulls[EDIT_QUEUE])
 		change_queue(job, TextDatumGetCString(edit->values[EDIT_QUEUE]), live);
 	else if (queue != NULL)
 		jobq_require_produce(queue);
-	SetUserIdAndSecContext(userid, sec_context);
+	jobq_unbecome_role(&caller);
 
 	set_attempts(job, edit);
 	if (!edit->nulls[EDIT_HEADERS])
@@ -315,7 +311,7 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 		jobq_step_check_payload(job);
 
 	jobq_log_say(job, psprintf("edited by %s:%s",
-							   GetUserNameFromId(userid, false), told.data));
+							   GetUserNameFromId(caller.userid, false), told.data));
 }
 
 /*

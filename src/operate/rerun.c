@@ -169,8 +169,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	bool		isnull;
 	char	   *kind;
 	Oid			role;
-	Oid			userid;
-	int			sec_context;
+	JobqRoleState caller;
 	int32		queue_id;
 	JobqJob		job;
 	JobqUnique	unique;
@@ -215,10 +214,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	nulls[OPTION_QUEUE] = false;
 	kind = TextDatumGetCString(jobq_column(tuple, desc, OLD_KIND, TEXTOID, NULL));
 
-	/* no code of the role runs: the job is only enqueued as the role */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
+	jobq_become_role(role, &caller);
 	jobq_prepare_kept_job(&job, &unique, kind, options, nulls);
 
 	/* the carried settings of queue and kind may have changed */
@@ -230,9 +226,9 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	JOB(&job, JOB_LIMIT_COST) = jobq_column(tuple, desc, OLD_LIMIT_COST, INT4OID,
 											&JOB_ISNULL(&job, JOB_LIMIT_COST));
 	jobq_log_say(&job, psprintf("job " INT64_FORMAT " once more, by %s", id,
-								GetUserNameFromId(userid, false)));
+								GetUserNameFromId(caller.userid, false)));
 	jobq_put_job(&job, &unique);
-	SetUserIdAndSecContext(userid, sec_context);
+	jobq_unbecome_role(&caller);
 	if (from_step)
 		copy_steps(id, job_id(&job), PG_GETARG_DATUM(1));
 	SPI_finish();

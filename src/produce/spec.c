@@ -154,13 +154,9 @@ jobq_spec_enqueue(const JobqSpec *spec, Oid role, const char *headers)
 {
 	JobqJob		job;
 	JobqUnique	unique;
-	Oid			userid;
-	int			sec_context;
+	JobqRoleState caller;
 
-	/* no code of the role runs; the switch only sets the owner of the job */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
+	jobq_become_role(role, &caller);
 	jobq_spec_prepare_kept(spec, &job, &unique);
 	if (headers != NULL)
 	{
@@ -170,6 +166,6 @@ jobq_spec_enqueue(const JobqSpec *spec, Oid role, const char *headers)
 				: DirectFunctionCall2(jsonb_concat, JOB(&job, JOB_HEADERS), added));
 	}
 	jobq_put_job(&job, &unique);
-	SetUserIdAndSecContext(userid, sec_context);
+	jobq_unbecome_role(&caller);
 	return job_id(&job);
 }

@@ -214,18 +214,14 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 {
 	JobqJob		job;
 	Relation	rel;
-	Oid			userid;
-	int			sec_context;
+	JobqRoleState caller;
 
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_BAD_ROLE),
 				 errmsg("role with OID %u does not exist", role)));
 
-	/* no code of the role runs here: the role only becomes the job's owner */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
+	jobq_become_role(role, &caller);
 	prepare_scheduled(&job, scheduled, tick, what);
 	jobq_job_draw_id(&job);
 	rel = jobq_open_jobs();
@@ -233,6 +229,6 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	jobq_job_insert(rel, &job);
 	jobq_count(&job, JOBQ_N_ENQUEUED, 1);
 	table_close(rel, NoLock);
-	SetUserIdAndSecContext(userid, sec_context);
+	jobq_unbecome_role(&caller);
 	return job_id(&job);
 }

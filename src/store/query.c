@@ -26,6 +26,25 @@
 #include "store/store.h"
 
 /*
+ * Become the role, which becomes the owner of a job, until jobq_unbecome_role() or the end of
+ * the transaction or subtransaction.  The caller must not run code of the role meanwhile, such
+ * as a function or an expression that the role can define.
+ */
+void
+jobq_become_role(Oid role, JobqRoleState *before)
+{
+	GetUserIdAndSecContext(&before->userid, &before->sec_context);
+	SetUserIdAndSecContext(role, before->sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+}
+
+void
+jobq_unbecome_role(const JobqRoleState *before)
+{
+	SetUserIdAndSecContext(before->userid, before->sec_context);
+}
+
+/*
  * Become the owner of the extension, until jobq_unbecome_owner() or the end of the transaction
  * or subtransaction.
  */

@@ -154,6 +154,12 @@ extern void jobq_report_version(int elevel, Oid extension);
 extern void jobq_refuse_later_version(Oid extension);
 
 /* src/store/query.c: queries as the owner of the extension */
+typedef struct JobqRoleState
+{
+	Oid			userid;			/* before */
+	int			sec_context;
+} JobqRoleState;
+
 typedef struct JobqOwnerState
 {
 	Oid			userid;
@@ -161,6 +167,8 @@ typedef struct JobqOwnerState
 	int			nestlevel;
 } JobqOwnerState;
 
+extern void jobq_become_role(Oid role, JobqRoleState *before);
+extern void jobq_unbecome_role(const JobqRoleState *before);
 extern void jobq_become_owner(JobqOwnerState *state);
 extern void jobq_unbecome_owner(JobqOwnerState *state);
 extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
