@@ -16,7 +16,6 @@
  */
 #include "base/base.h"
 
-#include <ctype.h>
 #include <math.h>
 
 #include "common/string.h"
@@ -24,29 +23,7 @@
 /* in milliseconds */
 #define MAX_DELAY	(INT64CONST(366) * 86400000)
 
-static const char *skip_space(const char *at);
-static bool take_word(const char **at, const char *word);
 static const char *take_duration(const char **at, int64 *ms);
-
-static const char *
-skip_space(const char *at)
-{
-	while (isspace((unsigned char) *at))
-		at++;
-	return at;
-}
-
-static bool
-take_word(const char **at, const char *word)
-{
-	size_t		len = strlen(word);
-
-	if (pg_strncasecmp(*at, word, len) != 0 ||
-		isalpha((unsigned char) (*at)[len]))
-		return false;
-	*at = skip_space(*at + len);
-	return true;
-}
 
 static const char *
 take_duration(const char **at, int64 *ms)
@@ -66,19 +43,19 @@ take_duration(const char **at, int64 *ms)
 const char *
 jobq_backoff_read(const char *text, JobqBackoff *backoff)
 {
-	const char *at = skip_space(text);
+	const char *at = jobq_skip_space(text);
 	const char *problem;
 
 	memset(backoff, 0, sizeof(JobqBackoff));
 	backoff->cap = MAX_DELAY;
 
-	if (take_word(&at, "fixed"))
+	if (jobq_take_word(&at, "fixed"))
 		backoff->kind = 'f';
-	else if (take_word(&at, "linear"))
+	else if (jobq_take_word(&at, "linear"))
 		backoff->kind = 'i';
-	else if (take_word(&at, "exponential"))
+	else if (jobq_take_word(&at, "exponential"))
 		backoff->kind = 'e';
-	else if (take_word(&at, "list"))
+	else if (jobq_take_word(&at, "list"))
 		backoff->kind = 'l';
 	else
 		return "A backoff begins with fixed, linear, exponential, or list.";
@@ -93,19 +70,19 @@ jobq_backoff_read(const char *text, JobqBackoff *backoff)
 		backoff->nsteps++;
 		if (backoff->kind != 'l' || *at != ',')
 			break;
-		at = skip_space(at + 1);
+		at = jobq_skip_space(at + 1);
 	} while (true);
 
 	while (*at != '\0')
 	{
 		if ((backoff->kind == 'e' || backoff->kind == 'i') &&
-			take_word(&at, "cap"))
+			jobq_take_word(&at, "cap"))
 		{
 			problem = take_duration(&at, &backoff->cap);
 			if (problem != NULL)
 				return problem;
 		}
-		else if (take_word(&at, "jitter"))
+		else if (jobq_take_word(&at, "jitter"))
 		{
 			char	   *end;
 			long		percent = strtol(at, &end, 10);
@@ -113,7 +90,7 @@ jobq_backoff_read(const char *text, JobqBackoff *backoff)
 			if (end == at || *end != '%' || percent < 0 || percent > 100)
 				return "After jitter comes a percentage from 0% to 100%.";
 			backoff->jitter = (int) percent;
-			at = skip_space(end + 1);
+			at = jobq_skip_space(end + 1);
 		}
 		else
 			return psprintf("Could not read \"%s\".", at);

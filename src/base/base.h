@@ -262,6 +262,8 @@ struct StringInfoData;
 extern char *jobq_cut_text(const char *text, int limit);
 extern void jobq_append_text(struct StringInfoData *buf, const char *text);
 extern void jobq_append_time(struct StringInfoData *buf, const char *name, TimestampTz at);
+extern const char *jobq_skip_space(const char *at);
+extern bool jobq_take_word(const char **at, const char *word);
 
 /* src/base/check.c */
 struct ReturnSetInfo;

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *	  Texts and times in the JSON of errors and events.
+ *	  Texts and times in the JSON of errors and events, and words of texts that users write.
  *
  * src/base/text.c
  *
  *-------------------------------------------------------------------------
  */
 #include "base/base.h"
+
+#include <ctype.h>
 
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
@@ -46,4 +48,29 @@ jobq_append_time(StringInfo buf, const char *name, TimestampTz at)
 	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
 	appendStringInfo(buf, ", \"%s\": ", name);
 	escape_json(buf, time);
+}
+
+/* Return the rest of the text after white space. */
+const char *
+jobq_skip_space(const char *at)
+{
+	while (isspace((unsigned char) *at))
+		at++;
+	return at;
+}
+
+/*
+ * Read the word, in upper or lower case, and the space after it.  Returns false, and reads
+ * nothing, if the text does not begin with the word.
+ */
+bool
+jobq_take_word(const char **at, const char *word)
+{
+	size_t		length = strlen(word);
+
+	if (pg_strncasecmp(*at, word, length) != 0 ||
+		isalpha((unsigned char) (*at)[length]))
+		return false;
+	*at = jobq_skip_space(*at + length);
+	return true;
 }

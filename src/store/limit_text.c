@@ -42,19 +42,8 @@
 /* minimum delay of a released job, in milliseconds */
 #define MIN_RELEASE	1000
 
-static bool
-take_word(const char **at, const char *word)
-{
-	size_t		len = strlen(word);
-
-	if (pg_strncasecmp(*at, word, len) != 0 ||
-		isalnum((unsigned char) (*at)[len]))
-		return false;
-	*at += len;
-	while (isspace((unsigned char) **at))
-		(*at)++;
-	return true;
-}
+pg_noreturn static void invalid(const char *what, const char *text,
+								const char *problem, const char *hint);
 
 static bool
 take_count(const char **at, int *count)
@@ -69,9 +58,7 @@ take_count(const char **at, int *count)
 	if (errno != 0 || value < 1 || value > MAX_COUNT)
 		return false;
 	*count = value;
-	while (isspace((unsigned char) *end))
-		end++;
-	*at = end;
+	*at = jobq_skip_space(end);
 	return true;
 }
 
@@ -87,72 +74,61 @@ take_window(const char **at, int64 *us)
 	return jobq_duration_parse(duration, MIN_WINDOW, MAX_WINDOW, us);
 }
 
+/*
+ * ERROR: the text is malformed.  problem: a description, or NULL.
+ */
+static void
+invalid(const char *what, const char *text, const char *problem, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid %s \"%s\"", what, text),
+			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
+			 errhint("%s", hint)));
+}
+
 /* Parse a rate.  ERROR if it is malformed. */
 void
 jobq_rate_parse(const char *text, JobqRate *rate)
 {
-	const char *at = text;
+	const char *at = jobq_skip_space(text);
 	int			count;
 	int			burst = 0;
 	int64		us;
 	const char *problem = NULL;
 
 	memset(rate, 0, sizeof(JobqRate));
-	while (isspace((unsigned char) *at))
-		at++;
-	if (!take_count(&at, &count) || !take_word(&at, "per") ||
-		(problem = take_window(&at, &us)) != NULL)
-		goto bad;
-	if (take_word(&at, "burst") && !take_count(&at, &burst))
-		goto bad;
-	if (*at != '\0')
-		goto bad;
+	if (!take_count(&at, &count) || !jobq_take_word(&at, "per") ||
+		(problem = take_window(&at, &us)) != NULL ||
+		(jobq_take_word(&at, "burst") && !take_count(&at, &burst)) ||
+		*at != '\0')
+		invalid("rate", text, problem, jobq_take_word(&at, "by")
+				? "For a rate of each group, tenant or key, use jobq.create_limiter(..., by => 'group')."
+				: "Write '100 per minute', or '10 per 5 seconds burst 20'.");
 	rate->per_us = (double) count / us;
 	rate->burst = burst > 0 ? burst
 		: Max(1, floor(rate->per_us * USECS_PER_SEC / 10));
-	return;
-
-bad:
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid rate \"%s\"", text),
-			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 take_word(&at, "by")
-			 ? errhint("For a rate of each group, tenant or key, use jobq.create_limiter(..., by => 'group').")
-			 : errhint("Write '100 per minute', or '10 per 5 seconds burst 20'.")));
 }
 
 /* Parse a throttle.  ERROR if it is malformed. */
 void
 jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 {
-	const char *at = text;
+	const char *at = jobq_skip_space(text);
 	const char *problem = NULL;
+	bool		read;
 
 	memset(throttle, 0, sizeof(JobqThrottle));
-	while (isspace((unsigned char) *at))
-		at++;
-	if (!take_count(&at, &throttle->failures) ||
-		!(take_word(&at, "failures") || take_word(&at, "failure")) ||
-		!take_word(&at, "in") ||
-		(problem = take_window(&at, &throttle->window)) != NULL)
-		goto bad;
-	if (throttle->failures > JOBQ_MAX_FAILURES)
-	{
+	read = take_count(&at, &throttle->failures) &&
+		(jobq_take_word(&at, "failures") || jobq_take_word(&at, "failure")) &&
+		jobq_take_word(&at, "in") &&
+		(problem = take_window(&at, &throttle->window)) == NULL;
+	if (read && throttle->failures > JOBQ_MAX_FAILURES)
 		problem = psprintf("more than %d failures cannot be counted", JOBQ_MAX_FAILURES);
-		goto bad;
-	}
-	if (*at == '\0')
-		return;
-
-bad:
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid throttle \"%s\"", text),
-			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 take_word(&at, "by")
-			 ? errhint("For a throttle of each group, tenant or key, use jobq.create_limiter(..., by => 'group').")
-			 : errhint("Write '10 failures in 5 minutes'.")));
+	if (!read || problem != NULL || *at != '\0')
+		invalid("throttle", text, problem, jobq_take_word(&at, "by")
+				? "For a throttle of each group, tenant or key, use jobq.create_limiter(..., by => 'group')."
+				: "Write '10 failures in 5 minutes'.");
 }
 
 /*
@@ -162,40 +138,28 @@ bad:
 JobqWhenTaken
 jobq_when_taken_parse(const char *text, int64 *release_after)
 {
-	const char *at = text;
+	static const char *const stops[] = {NULL};
+	const char *at = jobq_skip_space(text);
 	const char *problem = NULL;
-	JobqWhenTaken when_taken;
+	JobqWhenTaken when_taken = JOBQ_WHEN_TAKEN_WAIT;
+	bool		read = true;
 
 	*release_after = 0;
-	while (isspace((unsigned char) *at))
-		at++;
-	if (take_word(&at, "wait"))
-		when_taken = JOBQ_WHEN_TAKEN_WAIT;
-	else if (take_word(&at, "skip"))
+	if (jobq_take_word(&at, "skip"))
 		when_taken = JOBQ_WHEN_TAKEN_SKIP;
-	else if (take_word(&at, "replace"))
+	else if (jobq_take_word(&at, "replace"))
 		when_taken = JOBQ_WHEN_TAKEN_REPLACE;
-	else if (take_word(&at, "release"))
+	else if (jobq_take_word(&at, "release"))
 	{
-		static const char *const stops[] = {NULL};
-		char	   *duration = jobq_duration_cut(&at, stops);
-
 		when_taken = JOBQ_WHEN_TAKEN_RELEASE;
-		problem = jobq_duration_parse(duration, MIN_RELEASE, MAX_WINDOW,
-									  release_after);
+		problem = jobq_duration_parse(jobq_duration_cut(&at, stops), MIN_RELEASE,
+									  MAX_WINDOW, release_after);
 	}
 	else
-		goto bad;
-	if (problem == NULL && *at == '\0')
-		return when_taken;
-
-bad:
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid when_taken \"%s\"", text),
-			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 errhint("Write 'wait', 'release 5 min', 'skip', or 'replace'.")));
-	return JOBQ_WHEN_TAKEN_WAIT;	/* not reached */
+		read = jobq_take_word(&at, "wait");
+	if (!read || problem != NULL || *at != '\0')
+		invalid("when_taken", text, problem, "Write 'wait', 'release 5 min', 'skip', or 'replace'.");
+	return when_taken;
 }
 
 /*
@@ -207,32 +171,17 @@ bool
 jobq_group_wait_parse(const char *text, int64 *patience)
 {
 	static const char *const stops[] = {NULL};
-	const char *at = text;
+	const char *at = jobq_skip_space(text);
 	const char *problem = NULL;
-	bool		waits = false;
+	bool		waits = jobq_take_word(&at, "wait");
 
 	*patience = 0;
-	while (isspace((unsigned char) *at))
-		at++;
-	if (take_word(&at, "wait"))
-	{
-		waits = true;
-		if (*at != '\0')
-			problem = jobq_duration_parse(jobq_duration_cut(&at, stops), 1,
-										  JOBQ_MAX_DELAY_MS, patience);
-	}
-	else if (!take_word(&at, "continue"))
-		goto bad;
-	if (problem == NULL && *at == '\0')
-		return waits;
-
-bad:
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid group_on_failure \"%s\"", text),
-			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
-			 errhint("Write 'wait', 'wait 1 hour', or 'continue'.")));
-	return false;				/* not reached */
+	if (waits && *at != '\0')
+		problem = jobq_duration_parse(jobq_duration_cut(&at, stops), 1,
+									  JOBQ_MAX_DELAY_MS, patience);
+	if ((!waits && !jobq_take_word(&at, "continue")) || problem != NULL || *at != '\0')
+		invalid("group_on_failure", text, problem, "Write 'wait', 'wait 1 hour', or 'continue'.");
+	return waits;
 }
 
 /* ERROR if there is no limiter with this name. */
