@@ -188,6 +188,8 @@ extern const char *jobq_duration_parse(const char *text, int64 lowest_ms,
 /* src/base/grow.c */
 extern void *jobq_grow(void *array, int *max, int wanted, Size element);
 extern void *jobq_give_back(void *array, int *max);
+extern int	jobq_compare_int32(const void *a, const void *b);
+extern int	jobq_compare_int64(const void *a, const void *b);
 
 /* src/base/client.c */
 extern void jobq_client_wait(long ms, uint32 wait_event);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * grow.c
- *	  Growing arrays, for the notes of a transaction.
+ *	  Arrays: growing arrays, for the notes of a transaction; comparisons of numbers.
  *
  * src/base/grow.c
  *
@@ -46,4 +46,24 @@ jobq_give_back(void *array, int *max)
 	pfree(array);
 	*max = 0;
 	return NULL;
+}
+
+/* Compare two int32, or elements that begin with an int32, for qsort() and bsearch(). */
+int
+jobq_compare_int32(const void *a, const void *b)
+{
+	int32		x = *(const int32 *) a;
+	int32		y = *(const int32 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The same for int64. */
+int
+jobq_compare_int64(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
 }

@@ -191,15 +191,6 @@ typedef struct Attendance
 	int			nqueues;
 }			Attendance;
 
-static int
-compare_queues(const void *a, const void *b)
-{
-	int32		x = *(const int32 *) a;
-	int32		y = *(const int32 *) b;
-
-	return (x > y) - (x < y);
-}
-
 static void
 take_attendance(JobqDatabase *db, Attendance * there)
 {
@@ -220,7 +211,7 @@ take_attendance(JobqDatabase *db, Attendance * there)
 		for (int q = 0; q < db->offers->reservers[i].nqueues; q++)
 			there->queues[there->nqueues++] = db->offers->reservers[i].queue_ids[q];
 	LWLockRelease(db->lock);
-	qsort(there->queues, there->nqueues, sizeof(int32), compare_queues);
+	qsort(there->queues, there->nqueues, sizeof(int32), jobq_compare_int32);
 }
 
 /*
@@ -233,7 +224,7 @@ attended(const Attendance * there, const JobqQueue *queue, int32 queue_id)
 	if (queue->mode == MODE_CONSUMER)
 		return there->nqueues > 0 &&
 			bsearch(&queue_id, there->queues, there->nqueues, sizeof(int32),
-					compare_queues) != NULL;
+					jobq_compare_int32) != NULL;
 	for (int p = 0; p < jobq_pools()->npools; p++)
 		if (there->pools[p] && jobq_pool_serves(p, queue->name))
 			return true;

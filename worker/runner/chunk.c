@@ -282,15 +282,6 @@ end_transaction(void)
 	CommitTransactionCommand();
 }
 
-static int
-compare_members(const void *a, const void *b)
-{
-	int64		first = ((const JobqMember *) a)->job;
-	int64		second = ((const JobqMember *) b)->job;
-
-	return first < second ? -1 : first > second ? 1 : 0;
-}
-
 /*
  * Name the jobs of the piece in the slot, and start the timeout.  The lowest timeout of the
  * jobs applies.
@@ -318,7 +309,7 @@ name_jobs(RunContext *run, Piece *piece)
 		};
 		collected[piece->list[i]].named = true;
 	}
-	qsort(members, piece->n, sizeof(JobqMember), compare_members);
+	qsort(members, piece->n, sizeof(JobqMember), jobq_compare_int64);
 	memset(piece->currents, 0, sizeof(JobqCurrent) * piece->n);
 	piece->currents[0].job = &piece->jobs[0];
 	report_job(piece->kind, job_id(&piece->jobs[0]));

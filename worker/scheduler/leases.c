@@ -56,7 +56,7 @@ typedef struct Ended
 /* The leases of one reservation, by its token. */
 typedef struct Reserved
 {
-	int64		token;			/* first, for compare_ids() */
+	int64		token;			/* first, for jobq_compare_int64() */
 	int			n;				/* leases still held */
 	int			before;			/* the highest earlier count */
 } Reserved;
@@ -273,15 +273,6 @@ find_expired(TimestampTz *now, Ended *ended)
 	return n;
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * For each of these leases, count the leases with the same token.  All leases with this token
  * store the number.  Otherwise the last lease of a reservation, which may expire much later, would
@@ -296,7 +287,7 @@ count_lost(Ended *ended, int n)
 	AssertExclusive(my_db->lock);
 	for (int i = 0; i < n; i++)
 		lost[i].token = ended[i].token;
-	qsort(lost, n, sizeof(Reserved), compare_ids);
+	qsort(lost, n, sizeof(Reserved), jobq_compare_int64);
 	for (int i = 0; i < n; i++)
 		if (i == 0 || lost[i].token != lost[nlost - 1].token)
 			lost[nlost++].token = lost[i].token;
@@ -305,7 +296,7 @@ count_lost(Ended *ended, int n)
 		jobq_foreach_lease(lease, my_db)
 		{
 			Reserved   *found = lease->state == JOBQ_LEASE_PENDING ? NULL
-				: bsearch(&lease->token, lost, nlost, sizeof(Reserved), compare_ids);
+				: bsearch(&lease->token, lost, nlost, sizeof(Reserved), jobq_compare_int64);
 
 			if (found == NULL)
 				continue;
@@ -320,7 +311,7 @@ count_lost(Ended *ended, int n)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		Reserved   *found = bsearch(&ended[i].token, lost, nlost, sizeof(Reserved), compare_ids);
+		Reserved   *found = bsearch(&ended[i].token, lost, nlost, sizeof(Reserved), jobq_compare_int64);
 
 		ended[i].lost = Max(found->n, found->before);
 	}

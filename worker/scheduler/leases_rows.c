@@ -32,7 +32,6 @@
 static TimestampTz collect_rows(TimestampTz now);
 static TimestampTz next_collect_rows(TimestampTz plan, TimestampTz now);
 static void delete_unknown(Relation rel);
-static int	compare_ids(const void *a, const void *b);
 static int64 *known_rows(int *n);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
@@ -100,20 +99,11 @@ delete_unknown(Relation rel)
 
 		row.id = DatumGetInt64(heap_getattr(tuple, LEASE_COLUMN_ID,
 											RelationGetDescr(rel), &isnull));
-		if (bsearch(&row.id, known, n, sizeof(int64), compare_ids) == NULL)
+		if (bsearch(&row.id, known, n, sizeof(int64), jobq_compare_int64) == NULL)
 			delete_row(rel, &row);
 	}
 	table_endscan(scan);
 	pfree(known);
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
 }
 
 /*
@@ -134,7 +124,7 @@ known_rows(int *n)
 			ids[(*n)++] = bundle->row.id;
 	}
 	LWLockRelease(my_db->lock);
-	qsort(ids, *n, sizeof(int64), compare_ids);
+	qsort(ids, *n, sizeof(int64), jobq_compare_int64);
 	return ids;
 }
 

@@ -57,15 +57,6 @@ Duty		rank_duty = {
 	.next_due = next_due,
 };
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	int32		x = *(const int32 *) a;
-	int32		y = *(const int32 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * Collect the queues with lanes; or without "all", the queues of the lanes that are to
  * be ranked, which may occur several times.
@@ -238,8 +229,8 @@ run(TimestampTz now)
 	my_db->limits->loading |= limits_stale;
 	n = queues_of_lanes(queues, all);
 	LWLockRelease(my_db->lock);
-	qsort(queues, n, sizeof(int32), compare_ids);
-	n = qunique(queues, n, sizeof(int32), compare_ids);
+	qsort(queues, n, sizeof(int32), jobq_compare_int32);
+	n = qunique(queues, n, sizeof(int32), jobq_compare_int32);
 	if (n == 0 && !all)
 	{
 		pfree(queues);

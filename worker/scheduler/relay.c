@@ -130,15 +130,6 @@ next_due(TimestampTz plan, TimestampTz now)
 	return my_db->relay_pending ? my_db->relay_due : DT_NOEND;
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	int32		x = *(const int32 *) a;
-	int32		y = *(const int32 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * Sort the ids and remove duplicates.  Returns the number of ids left.
  */
@@ -147,7 +138,7 @@ unique_ids(int32 *ids, int n)
 {
 	int			left = 0;
 
-	qsort(ids, n, sizeof(int32), compare_ids);
+	qsort(ids, n, sizeof(int32), jobq_compare_int32);
 	for (int i = 0; i < n; i++)
 		if (i == 0 || ids[i] != ids[i - 1])
 			ids[left++] = ids[i];
