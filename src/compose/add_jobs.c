@@ -129,11 +129,8 @@ jobq_add_jobs(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	JobqUnique	unique;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null",
-						PG_ARGISNULL(0) ? "batch_id" : "payloads")));
+	jobq_not_null(fcinfo, 0, "batch_id");
+	jobq_not_null(fcinfo, 2, "payloads");
 	id = PG_GETARG_INT64(0);
 	payloads = PG_GETARG_ARRAYTYPE_P(2);
 	jobq_options_from_arg(fcinfo, 3, options, nulls);

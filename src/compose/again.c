@@ -32,22 +32,18 @@ run_step_again(Relation rel, const JobqAgain *again, JobqStep *step,
 	JobqSpec	spec;
 	JobqJob		job;
 	JobqUnique	unique;
-	Oid			userid;
-	int			sec_context;
+	JobqRoleState caller;
 	const char *what = psprintf("step \"%s\"", jobq_step_name(step));
 
 	if (step->workflow_id == 0)
 		jobq_step_parse(definition, what, true, true, &spec);
 
-	/* no code of the role runs here: the role only becomes the job's owner */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(again->role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
+	jobq_become_role(again->role, &caller);
 	if (step->workflow_id == 0)
 		jobq_spec_prepare_kept(&spec, &job, &unique);
 	else
 		nest_restore(&job, definition, what, step->workflow_id);
-	SetUserIdAndSecContext(userid, sec_context);
+	jobq_unbecome_role(&caller);
 
 	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));
 	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
@@ -56,7 +52,7 @@ run_step_again(Relation rel, const JobqAgain *again, JobqStep *step,
 		jobq_job_block(&job, spec.options, spec.nulls);
 	Assert(job_blocked(&job));
 	if (again->by_user)
-		jobq_log_say(&job, psprintf("once more, by %s", GetUserNameFromId(userid, false)));
+		jobq_log_say(&job, psprintf("once more, by %s", GetUserNameFromId(caller.userid, false)));
 	jobq_job_again(rel, &job, again->by_user);
 	step->state = STEP_BLOCKED;
 }

@@ -226,12 +226,8 @@ jobq_create_batch(PG_FUNCTION_ARGS)
 	Datum		callbacks[3];
 	bool		nulls[3];
 
-	for (int i = 4; i < 6; i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null",
-							i == 4 ? "allow_failures" : "start")));
+	jobq_not_null(fcinfo, 4, "allow_failures");
+	jobq_not_null(fcinfo, 5, "start");
 	for (int i = 0; i < 3; i++)
 	{
 		nulls[i] = PG_ARGISNULL(1 + i);

@@ -231,10 +231,7 @@ jobq_create_workflow(PG_FUNCTION_ARGS)
 	Workflow	workflow = {.chain = false};
 
 	PreventCommandIfReadOnly("jobq.create_workflow()");
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("definition must not be null")));
+	jobq_not_null(fcinfo, 0, "definition");
 	workflow.level = level_in(fcinfo, 1);
 	workflow_read_definition(&workflow, PG_GETARG_JSONB_P(0));
 	PG_RETURN_INT64(put_workflow(&workflow, fcinfo, 1));
@@ -301,10 +298,8 @@ jobq_add_steps(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.add_steps()");
 	PreventCommandIfParallelMode("jobq.add_steps()");
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", PG_ARGISNULL(0) ? "batch_id" : "steps")));
+	jobq_not_null(fcinfo, 0, "batch_id");
+	jobq_not_null(fcinfo, 1, "steps");
 	workflow.batch_id = PG_GETARG_INT64(0);
 	(void) batch_open_to_add(workflow.batch_id, &batch);
 	if (!batch.has_steps)
