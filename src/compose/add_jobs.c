@@ -28,7 +28,7 @@
 PG_FUNCTION_INFO_V1(jobq_add_jobs);
 
 static bool runs_inside(int64 id);
-static void read_to_add(int64 id, const char *lock, Batch *batch);
+static void read_to_add(int64 id, BatchLock lock, BatchState *batch);
 static void lock_after_adding(int64 id);
 
 /*
@@ -49,11 +49,11 @@ runs_inside(int64 id)
  * table of jobs, weakly.
  */
 static void
-read_to_add(int64 id, const char *lock, Batch *batch)
+read_to_add(int64 id, BatchLock lock, BatchState *batch)
 {
 	jobq_lock_jobs();
 	SPI_connect();
-	batch_read(0, id, lock, batch);
+	batch_read(MAY_ACT_FOR, id, lock, batch);
 	SPI_finish();
 	if (batch->over)
 		batch_wrong_state(id, "is over", "Create another.");
@@ -71,19 +71,18 @@ read_to_add(int64 id, const char *lock, Batch *batch)
  * exist or accepts no jobs.  The caller must not be connected to SPI.
  */
 bool
-batch_open_to_add(int64 id, Batch *batch)
+batch_open_to_add(int64 id, BatchState *batch)
 {
 	bool		inside = runs_inside(id);
 
-	read_to_add(id, inside ? ANYBODY : NOBODY_ENDS_IT, batch);
+	read_to_add(id, inside ? BATCH_NO_LOCK : BATCH_LOCK_END, batch);
 	return inside;
 }
 
 /*
- * Lock the row of a batch that was started at creation, after jobs have been passed to it.
- * All of these jobs may have been duplicates.  If the batch still has no job, set
- * started_at to a time other than created_at, so that the batch ends like any batch without
- * jobs.
+ * Lock the row of a batch that was started at its creation, after jobs have been added to the
+ * batch.  If all of these jobs were duplicates, the batch still has no job.  Then change
+ * started_at, so that the batch no longer waits for its first job (BATCH_COLUMN_STARTED_AT).
  *
  * The row is locked only here, because the two row locks conflict.  If two sessions held
  * the weaker lock, neither could get the stronger lock.
@@ -96,13 +95,13 @@ lock_after_adding(int64 id)
 	Snapshot	snapshot;
 	bool		has_job;
 	int64		job_id;
-	Batch		batch;
+	BatchState	batch;
 
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	has_job = jobq_batch_find_live(id, PG_INT64_MAX, snapshot, &job_id);
 	UnregisterSnapshot(snapshot);
-	read_to_add(id, has_job ? NOBODY_ENDS_IT : NOBODY, &batch);
+	read_to_add(id, has_job ? BATCH_LOCK_END : BATCH_LOCK_ALL, &batch);
 	if (has_job || !batch.expects)
 		return;
 	SPI_connect();
@@ -125,7 +124,7 @@ jobq_add_jobs(PG_FUNCTION_ARGS)
 	bool		locks_later = false;
 	ArrayType  *payloads;
 	int64		id;
-	Batch		batch;
+	BatchState	batch;
 	JobqJob		job;
 	JobqUnique	unique;
 
@@ -139,7 +138,7 @@ jobq_add_jobs(PG_FUNCTION_ARGS)
 		(ArrayGetNItems(ARR_NDIM(payloads), ARR_DIMS(payloads)) == 0 ||
 		 !nulls[OPTION_UNIQUE_KEY] || !nulls[OPTION_UNIQUE_BY] || !nulls[OPTION_UUID]))
 	{
-		read_to_add(id, ANYBODY, &batch);
+		read_to_add(id, BATCH_NO_LOCK, &batch);
 		locks_later = batch.expects;
 	}
 	inside = !locks_later && batch_open_to_add(id, &batch);

@@ -41,6 +41,8 @@ PG_FUNCTION_INFO_V1(jobq_cancel_batch);
 
 #define MAX_BATCH_NAME	200
 
+const char *const callback_names[NCALLBACKS] = {"on_success", "on_failure", "on_finish"};
+
 static Datum check_callback(Datum spec, const char *what);
 static void free_jobs(int64 batch_id);
 static void start_nested(int64 batch_id);
@@ -48,38 +50,36 @@ static void start_nested(int64 batch_id);
 static bool
 may_with(int privilege, Oid role)
 {
-	return privilege == 0 ? jobq_may_act_for(role)
+	return privilege == MAY_ACT_FOR ? jobq_may_act_for(role)
 		: jobq_may(privilege, role, 0);
 }
 
 /*
- * Read a batch.  The current user must have the privilege for the batch's role, or must be
- * able to act for this role if privilege is 0.  lock: the row lock to take, one of the
- * constants in inner.h.  ERROR if the batch does not exist or the user lacks the privilege.
- * The caller must be connected to SPI.
+ * Read a batch, and lock its row.  privilege: required for the batch's role, or MAY_ACT_FOR.
+ * ERROR if the batch does not exist or the user lacks the privilege.  The caller must be
+ * connected to SPI.
  */
 void
-batch_read(int privilege, int64 id, const char *lock, Batch *batch)
+batch_read(int privilege, int64 id, BatchLock lock, BatchState *batch)
 {
-	static const char *const locks[] = {ANYBODY, NOBODY_ENDS_IT, NOBODY};
-	static SPIPlanPtr plans[lengthof(locks)] = {NULL};
+#define READ_BATCH \
+	"SELECT role::oid, state, finished_at IS NOT NULL," \
+	" state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps," \
+	" coalesce(parent, 0), coalesce(parent_job, 0)," \
+	" state = 'r' AND coalesce(started_at = created_at, false)" \
+	" FROM jobq_internal.batch WHERE id = $1"
+	static const char *const queries[] = {
+		[BATCH_NO_LOCK] = READ_BATCH,
+		[BATCH_LOCK_END] = READ_BATCH " FOR SHARE",
+		[BATCH_LOCK_ALL] = READ_BATCH " FOR NO KEY UPDATE",
+	};
+	static SPIPlanPtr plans[lengthof(queries)] = {NULL};
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	HeapTuple	tuple;
-	TupleDesc	desc;
-	int			n = 0;
+	HeapTuple	tuple = NULL;
+	TupleDesc	desc = NULL;
 
-	while (strcmp(lock, locks[n]) != 0)
-		n++;
-	if (jobq_query_kept(&plans[n],
-						psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
-								 " state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps,"
-								 " coalesce(parent, 0), coalesce(parent_job, 0),"
-								 " state = 'r' AND coalesce(started_at = created_at, false)"
-								 " FROM jobq_internal.batch WHERE id = $1%s", lock),
-						1, types, values, NULL, SPI_OK_SELECT) == 0)
-		tuple = NULL;
-	else
+	if (jobq_query_kept(&plans[lock], queries[lock], 1, types, values, NULL, SPI_OK_SELECT) > 0)
 	{
 		tuple = SPI_tuptable->vals[0];
 		desc = SPI_tuptable->tupdesc;
@@ -132,7 +132,7 @@ batch_wrong_state(int64 id, const char *state, const char *hint)
  * then.
  */
 void
-batch_check_begun(int64 id, const Batch *batch)
+batch_check_begun(int64 id, const BatchState *batch)
 {
 	if (batch->state == BATCH_PENDING && batch->parent != 0)
 		batch_wrong_state(id, psprintf("waits for batch " INT64_FORMAT ", of which it is a part", batch->parent),
@@ -156,29 +156,22 @@ check_callback(Datum json, const char *what)
 }
 
 /*
- * Insert a batch owned by the current user, and return the batch's id.  callbacks:
- * on_success, on_failure and on_finish, where nulls is false.  parent: the outer batch, or
- * 0.  parent_job: the job that represents the new batch in the outer batch.  Takes a weak
- * lock on the table of jobs.  ERROR if the user may not produce, the name has an invalid
- * length, or a callback is invalid.  Cannot be used in read-only or parallel mode.
+ * Insert a batch owned by the current user, and return the batch's id.  Takes a weak lock on the
+ * table of jobs.  ERROR if the user may not produce, the name has an invalid length, or a callback
+ * is invalid.  Cannot be used in read-only or parallel mode.
  */
 int64
-jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
-				  bool allow_failures, bool started, bool has_steps, int64 parent,
-				  int64 parent_job)
+batch_insert(const NewBatch *batch)
 {
-	static const char *const names[] = {
-		"on_success", "on_failure", "on_finish"
-	};
 	JobqBatchRow row = {0};
 	int64		id;
 
 	jobq_require(JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
 	PreventCommandIfReadOnly("jobq.create_batch()");
 	PreventCommandIfParallelMode("jobq.create_batch()");
-	if (name != (Datum) 0)
+	if (batch->name != (Datum) 0)
 	{
-		Size		length = VARSIZE_ANY_EXHDR(DatumGetPointer(name));
+		Size		length = VARSIZE_ANY_EXHDR(DatumGetPointer(batch->name));
 
 		if (length < 1 || length > MAX_BATCH_NAME)
 			ereport(ERROR,
@@ -186,32 +179,33 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 					 errmsg("name of %zu bytes must have 1 to %d bytes", length,
 							MAX_BATCH_NAME)));
 	}
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < NCALLBACKS; i++)
 	{
-		row.nulls[BATCH_COLUMN_ON_SUCCESS - 1 + i] = nulls[i];
-		if (!nulls[i])
-			row.values[BATCH_COLUMN_ON_SUCCESS - 1 + i] = check_callback(callbacks[i], names[i]);
+		row.nulls[BATCH_COLUMN_ON_SUCCESS - 1 + i] = batch->no_callbacks[i];
+		if (!batch->no_callbacks[i])
+			row.values[BATCH_COLUMN_ON_SUCCESS - 1 + i] = check_callback(batch->callbacks[i],
+																		 callback_names[i]);
 	}
 	id = nextval_internal(jobq_relations()->batch_seq, false);
 	BATCH_SET(&row, ID, Int64GetDatum(id));
 	BATCH_SET(&row, CREATED_AT, TimestampTzGetDatum(jobq_now()));
 	BATCH_SET(&row, STARTED_AT, BATCH_VALUE(&row, CREATED_AT));
-	BATCH_ISNULL(&row, STARTED_AT) = !started;
+	BATCH_ISNULL(&row, STARTED_AT) = !batch->started;
 	BATCH_ISNULL(&row, FINISHED_AT) = true;
 	BATCH_SET(&row, ROLE, ObjectIdGetDatum(GetUserId()));
-	BATCH_SET(&row, STATE, CharGetDatum(started ? BATCH_RUNNING : BATCH_PENDING));
-	BATCH_SET(&row, ALLOW_FAILURES, BoolGetDatum(allow_failures));
-	BATCH_SET(&row, HAS_STEPS, BoolGetDatum(has_steps));
-	BATCH_SET(&row, NAME, name);
-	BATCH_ISNULL(&row, NAME) = name == (Datum) 0;
+	BATCH_SET(&row, STATE, CharGetDatum(batch->started ? BATCH_RUNNING : BATCH_PENDING));
+	BATCH_SET(&row, ALLOW_FAILURES, BoolGetDatum(batch->allow_failures));
+	BATCH_SET(&row, HAS_STEPS, BoolGetDatum(batch->has_steps));
+	BATCH_SET(&row, NAME, batch->name);
+	BATCH_ISNULL(&row, NAME) = batch->name == (Datum) 0;
 	BATCH_ISNULL(&row, LAST_ERROR) = true;
-	BATCH_SET(&row, PARENT, Int64GetDatum(parent));
-	BATCH_ISNULL(&row, PARENT) = parent == 0;
-	BATCH_SET(&row, PARENT_JOB, Int64GetDatum(parent_job));
-	BATCH_ISNULL(&row, PARENT_JOB) = parent_job == 0;
+	BATCH_SET(&row, PARENT, Int64GetDatum(batch->parent));
+	BATCH_ISNULL(&row, PARENT) = batch->parent == 0;
+	BATCH_SET(&row, PARENT_JOB, Int64GetDatum(batch->parent_job));
+	BATCH_ISNULL(&row, PARENT_JOB) = batch->parent_job == 0;
 	jobq_lock_jobs();
 	jobq_batch_put(&row);
-	if (started)
+	if (batch->started)
 		jobq_at_commit_batch(id, 0, false);
 	return id;
 }
@@ -223,20 +217,21 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 Datum
 jobq_create_batch(PG_FUNCTION_ARGS)
 {
-	Datum		callbacks[3];
-	bool		nulls[3];
+	NewBatch	batch = {0};
 
 	jobq_not_null(fcinfo, 4, "allow_failures");
 	jobq_not_null(fcinfo, 5, "start");
-	for (int i = 0; i < 3; i++)
+	if (!PG_ARGISNULL(0))
+		batch.name = PointerGetDatum(PG_GETARG_TEXT_PP(0));
+	for (int i = 0; i < NCALLBACKS; i++)
 	{
-		nulls[i] = PG_ARGISNULL(1 + i);
-		callbacks[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(1 + i);
+		batch.no_callbacks[i] = PG_ARGISNULL(1 + i);
+		if (!batch.no_callbacks[i])
+			batch.callbacks[i] = PG_GETARG_DATUM(1 + i);
 	}
-	PG_RETURN_INT64(jobq_batch_insert(PG_ARGISNULL(0) ? (Datum) 0
-									  : PointerGetDatum(PG_GETARG_TEXT_PP(0)),
-									  callbacks, nulls, PG_GETARG_BOOL(4),
-									  PG_GETARG_BOOL(5), false, 0, 0));
+	batch.allow_failures = PG_GETARG_BOOL(4);
+	batch.started = PG_GETARG_BOOL(5);
+	PG_RETURN_INT64(batch_insert(&batch));
 }
 
 /*
@@ -337,12 +332,12 @@ jobq_start_batch(PG_FUNCTION_ARGS)
 	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
 	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id), TimestampTzGetDatum(jobq_now())};
-	Batch		batch;
+	BatchState	batch;
 
 	PreventCommandIfReadOnly("jobq.start_batch()");
 	jobq_lock_jobs();
 	SPI_connect();
-	batch_read(0, id, NOBODY, &batch);
+	batch_read(MAY_ACT_FOR, id, BATCH_LOCK_ALL, &batch);
 	if (batch.dormant)
 		batch_wrong_state(id, "runs where it was replicated from",
 						  "Start it there.");
@@ -372,11 +367,11 @@ jobq_batch_cancel_open(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	Batch		batch;
+	BatchState	batch;
 
 	jobq_lock_jobs();
 	SPI_connect();
-	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, BATCH_LOCK_ALL, &batch);
 	if (batch.dormant && !batch.over)
 		batch_wrong_state(id, "runs where it was replicated from",
 						  "Cancel it there.");
@@ -422,7 +417,7 @@ jobq_batch_reopen(int64 batch_id)
 	SPI_connect();
 
 	/* the scheduler does not see the job yet, and must not end the batch */
-	runs = jobq_query("SELECT FROM jobq_internal.batch WHERE id = $1 AND state <> 'x'" NOBODY,
+	runs = jobq_query("SELECT FROM jobq_internal.batch WHERE id = $1 AND state <> 'x' FOR NO KEY UPDATE",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 	if (jobq_query("UPDATE jobq_internal.batch SET state = 'r', finished_at = NULL,"
 				   " dropped = dropped AND finished_at IS NULL, reopened = true WHERE id = $1 AND state IN ('f', 'c')",
@@ -459,9 +454,9 @@ jobq_batch_changed(int64 batch_id, const char *state, bool over)
 void
 jobq_batch_check_visible(int64 id)
 {
-	Batch		batch;
+	BatchState	batch;
 
-	batch_read(JOBQ_MAY_MONITOR, id, ANYBODY, &batch);
+	batch_read(JOBQ_MAY_MONITOR, id, BATCH_NO_LOCK, &batch);
 }
 
 /*
@@ -493,13 +488,13 @@ batch_lock_letters(int64 id)
 void
 jobq_batch_check_retry(int64 id)
 {
-	Batch		batch;
+	BatchState	batch;
 
 	jobq_lock_jobs();
 	SPI_connect();
-	batch_read(JOBQ_MAY_OPERATE, id, ANYBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, BATCH_NO_LOCK, &batch);
 	batch_lock_letters(id);
-	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, BATCH_LOCK_ALL, &batch);
 	SPI_finish();
 	if (batch.dormant)
 		batch_wrong_state(id, "runs where it was replicated from",

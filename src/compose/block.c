@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * block.c
- *	  Enqueueing of a blocked job (src/store/blocked.c).
+ *	  Turns a new job into a blocked job.  src/store/blocked.c frees blocked jobs.
  *
  * src/compose/block.c
  *

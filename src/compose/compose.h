@@ -32,7 +32,7 @@
  *
  *	PENDING -> RUNNING				BATCH_STARTS, BATCH_BEGINS
  *	any, not over -> CANCELLED		BATCH_CANCELS
- *	any, not over -> over			an evaluation: BATCH_ENDS (batch_look.c)
+ *	any, not over -> over			an evaluation: BATCH_ENDS (batch_evaluate.c)
  *	RUNNING -> FAILED, not over		likewise
  *	FAILED, COMPLETED -> RUNNING	a retry of a dead letter: jobq_batch_reopen()
  *	any, over -> RUNNING			a retry of the outer batch: BATCH_BEGINS
@@ -75,6 +75,16 @@
 	"CASE WHEN " row "cause IN (" CAUSES_DROPPED ") THEN 'd' ELSE " row "state END"
 
 /*
+ * SQL expressions: the counts of a batch, from a query with the states of steps or of other jobs.
+ * A skipped step counts as cancelled.
+ */
+#define COUNTS_BY_OUTCOME \
+	"pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS dead," \
+	" pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd', 's')) AS cancelled," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
+
+/*
  * SQL query: delete finished jobs, add their numbers to the counts of their batches, and
  * return the number of deleted jobs.  delete: a DELETE that returns batch_id, state, id and
  * result (see RETURNING_FINISHED).  State and result of a deleted step are kept in
@@ -85,25 +95,16 @@
 	" counted AS (UPDATE jobq_internal.batch b SET completed = b.completed + g.completed," \
 	" dead = b.dead + g.dead, cancelled = b.cancelled + g.cancelled," \
 	" expired = b.expired + g.expired" \
-	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
+	" FROM (SELECT batch_id, " COUNTS_BY_OUTCOME "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
 	" WHERE b.id = g.batch_id)," \
 	" kept AS (UPDATE jobq_internal.step s SET result = g.result," \
 	" state = CASE WHEN s.state = 's' THEN s.state ELSE g.state END" \
 	" FROM gone g WHERE s.job_id = g.id AND g.batch_id IS NOT NULL)" \
 	" SELECT pg_catalog.count(*) FROM gone"
-#define COUNT_BY_BATCH \
-	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
-	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS dead," \
-	" pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd')) AS cancelled," \
-	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
 #define RETURNING_FINISHED	" RETURNING batch_id, " STATE_OR_DROPPED("") " AS state, id, result"
 #define RETURNING_LETTERS	" RETURNING batch_id, 'f'::\"char\" AS state, id, NULL::jsonb AS result"
 
 /* src/compose/batch.c */
-extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
-							   const bool *nulls, bool allow_failures,
-							   bool started, bool has_steps, int64 parent,
-							   int64 parent_job);
 extern bool jobq_batch_cancel_open(int64 id);
 extern bool jobq_batch_reopen(int64 batch_id);
 extern void jobq_batch_changed(int64 batch_id, const char *state, bool over);
@@ -151,13 +152,28 @@ enum
 /*
  * State of a step: one of these values, or STATE_COMPLETED, STATE_CANCELLED or STATE_EXPIRED.
  * The state follows from the table with the job's row (steps.c).
+ *
+ *	state			the job is in				over?		counted as	rerun without a name
+ *	BLOCKED			job, run_at = infinity		no			-			waits on
+ *	LIVE			job							no			-			goes on
+ *	COMPLETED		archive						yes			completed	stays
+ *	SKIPPED			archive, step.state = 's'	yes			cancelled	stays
+ *	DEAD			dead_letter					if optional	dead		only without a dead letter
+ *	CANCELLED		archive						if optional	cancelled	runs
+ *	DROPPED			archive						if optional	cancelled	runs
+ *	EXPIRED			archive						if optional	expired		runs
+ *	GONE			nowhere						no			-			runs
+ *
+ * A state that is neither over nor BLOCKED nor LIVE is "lost" for the users of the step:
+ * jobq_step_loss().  The counts are COUNTS_BY_OUTCOME.  After retention or deletion of the job,
+ * jobq_internal.step.state has the letter.
  */
-#define STEP_BLOCKED		'b' /* run_at is infinity */
-#define STEP_LIVE			'l' /* any other row of jobq_internal.job */
-#define STEP_DEAD			'f' /* a dead letter */
-#define STEP_GONE			'g' /* no table has the job or its state */
-#define STEP_SKIPPED		's' /* archived: the condition is false */
-#define STEP_DROPPED		'd' /* archived: see STATE_OR_DROPPED */
+#define STEP_BLOCKED		'b'
+#define STEP_LIVE			'l'
+#define STEP_DEAD			'f'
+#define STEP_GONE			'g'
+#define STEP_SKIPPED		's' /* the condition is false */
+#define STEP_DROPPED		'd' /* see STATE_OR_DROPPED */
 
 /* In memory only: */
 #define STEP_RESTORED		'r' /* was DROPPED, and is about to be BLOCKED */
@@ -223,6 +239,7 @@ extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
 extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
 extern const char *jobq_step_lost_need(const JobqStep *step);
 extern const char *jobq_step_lost_need_or_element(const JobqStep *step);
+extern const char *jobq_step_loss(char state);
 extern bool jobq_step_over(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
 extern bool jobq_step_elements_done(const JobqStep *step);

@@ -30,7 +30,6 @@ typedef struct NameEntry
 } NameEntry;
 
 static void refuse_unique(const JobqSpec *spec, const char *what);
-static bool has_key(Jsonb *object, const char *key);
 static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
@@ -75,19 +74,7 @@ refuse_unique(const JobqSpec *spec, const char *what)
 			 errmsg("%s cannot have the option \"%s\"", what,
 					!spec->nulls[OPTION_UNIQUE_KEY] ? "unique_key"
 					: !spec->nulls[OPTION_UNIQUENESS] ? "uniqueness" : "uuid"),
-			 errhint("Each step is a job of its own, which others wait for.")));
-}
-
-/*
- * Return true if the object has the key, with a value other than null.
- */
-static bool
-has_key(Jsonb *object, const char *key)
-{
-	JsonbValue	value;
-
-	return getKeyJsonValueFromContainer(&object->root, key, strlen(key), &value) != NULL &&
-		value.type != jbvNull;
+			 errhint("Each step is a job of its own, because other steps may wait for the step.")));
 }
 
 /*
@@ -100,9 +87,10 @@ workflow_with_options(Jsonb *common, Jsonb *definition)
 {
 	static const char *const times[] = {"delay", "run_at"};
 	Datum		options = JsonbPGetDatum(common);
+	JsonbValue	value;
 
 	for (int i = 0; i < 2; i++)
-		if (has_key(definition, times[i]))
+		if (member_of(definition, times[i], &value))
 			options = DirectFunctionCall2(jsonb_delete, options,
 										  CStringGetTextDatum(times[1 - i]));
 	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat, options,
@@ -210,13 +198,10 @@ void
 jobq_step_parse(Jsonb *definition, const char *what, bool named, bool kept,
 				JobqSpec *spec)
 {
-	static const char *const keys[] = {"map", "when", "optional", "workflow", "chain", "name", "needs", NULL};
-	static const char *const chain_keys[] = {"map", "when", "optional", "workflow", "chain", NULL};
 	JsonbValue	value;
 
-	jobq_spec_parse(definition, what, named ? keys : chain_keys, kept, spec);
-	if (getKeyJsonValueFromContainer(&definition->root, "map", 3, &value) != NULL &&
-		value.type != jbvNull &&
+	jobq_spec_parse(definition, what, named ? step_keys : step_keys + STEP_KEYS_NAMED, kept, spec);
+	if (member_of(definition, "map", &value) &&
 		getKeyJsonValueFromContainer(&definition->root, "payload", 7, &value) == NULL)
 		spec->payload = jobq_text_to_jsonb("{\"" ELEMENT_KEY "\": \"value\"}");
 }
@@ -251,8 +236,7 @@ read_map(NewStep *step)
 {
 	JsonbValue	value;
 
-	if (getKeyJsonValueFromContainer(&step->definition->root, "map", 3,
-									 &value) == NULL || value.type == jbvNull)
+	if (!member_of(step->definition, "map", &value))
 		return;
 	step->map = JsonbValueToJsonb(&value);
 	if (!jobq_is_result_ref(step->map, step->what))
@@ -270,8 +254,7 @@ read_condition(NewStep *step)
 {
 	JsonbValue	value;
 
-	if (getKeyJsonValueFromContainer(&step->definition->root, "optional", 8,
-									 &value) != NULL && value.type != jbvNull)
+	if (member_of(step->definition, "optional", &value))
 	{
 		if (value.type != jbvBool)
 			ereport(ERROR,
@@ -279,8 +262,7 @@ read_condition(NewStep *step)
 					 errmsg("\"optional\" of %s must be true or false", step->what)));
 		step->optional = value.val.boolean;
 	}
-	if (getKeyJsonValueFromContainer(&step->definition->root, "when", 4,
-									 &value) != NULL && value.type != jbvNull)
+	if (member_of(step->definition, "when", &value))
 	{
 		if (value.type != jbvString)
 			ereport(ERROR,
@@ -366,8 +348,7 @@ read_needs(Workflow *workflow, int place)
 		step->needs[0] = place - 1;
 		return;
 	}
-	if (getKeyJsonValueFromContainer(&step->definition->root, "needs", 5,
-									 &value) == NULL || value.type == jbvNull)
+	if (!member_of(step->definition, "needs", &value))
 		return;
 	if (value.type != jbvBinary ||
 		!JsonContainerIsArray(value.val.binary.data))

@@ -18,11 +18,6 @@
 
 #include "compose/inner.h"
 
-/* Names of the callbacks, in the order of jobq_batch_insert(). */
-static const char *const callback_names[NCALLBACKS] = {
-	"on_success", "on_failure", "on_finish"
-};
-
 static void read_member(Workflow *workflow, const char *key, JsonbValue *value);
 static void read_nested(Workflow *workflow, int place);
 static void nested_context(void *arg);
@@ -59,7 +54,7 @@ workflow_read_definition(Workflow *workflow, Jsonb *definition)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("definition must be an object"),
 				 errhint("Write {\"steps\": [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...]}, or {\"chain\": [{\"kind\": \"...\"}, ...]}.")));
-	memset(workflow->no_callbacks, true, sizeof(workflow->no_callbacks));
+	memset(workflow->batch.no_callbacks, true, sizeof(workflow->batch.no_callbacks));
 	it = JsonbIteratorInit(&definition->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
@@ -113,8 +108,8 @@ read_member(Workflow *workflow, const char *key, JsonbValue *value)
 		return;
 	if (callback < NCALLBACKS)
 	{
-		workflow->callbacks[callback] = JsonbPGetDatum(JsonbValueToJsonb(value));
-		workflow->no_callbacks[callback] = false;
+		workflow->batch.callbacks[callback] = JsonbPGetDatum(JsonbValueToJsonb(value));
+		workflow->batch.no_callbacks[callback] = false;
 	}
 	else if (strcmp(key, "options") == 0)
 		workflow_read_options(workflow, JsonbValueToJsonb(value));
@@ -124,8 +119,8 @@ read_member(Workflow *workflow, const char *key, JsonbValue *value)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("\"name\" of a workflow must be a string")));
-		workflow->name = PointerGetDatum(cstring_to_text_with_len(value->val.string.val,
-																  value->val.string.len));
+		workflow->batch.name = PointerGetDatum(cstring_to_text_with_len(value->val.string.val,
+																		value->val.string.len));
 	}
 	else
 	{
@@ -133,7 +128,7 @@ read_member(Workflow *workflow, const char *key, JsonbValue *value)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("\"allow_failures\" of a workflow must be true or false")));
-		workflow->allow_failures = value->val.boolean;
+		workflow->batch.allow_failures = value->val.boolean;
 	}
 }
 
@@ -150,7 +145,6 @@ nested_context(void *arg)
 static void
 read_nested(Workflow *workflow, int place)
 {
-	static const char *const not_options[] = {"name", "needs", "when", "optional", "workflow", "chain"};
 	NewStep    *step = &workflow->steps[place];
 	Datum		options = JsonbPGetDatum(step->definition);
 	ErrorContextCallback context = {
@@ -171,15 +165,15 @@ read_nested(Workflow *workflow, int place)
 	step->inner->place = place;
 	step->inner->level = workflow->level + 1;
 	if (!workflow->chain)
-		step->inner->name = CStringGetTextDatum(step->name);
-	for (int i = 0; i < (int) lengthof(not_options); i++)
-		options = DirectFunctionCall2(jsonb_delete, options, CStringGetTextDatum(not_options[i]));
+		step->inner->batch.name = CStringGetTextDatum(step->name);
+	for (int i = 0; step_keys[i] != NULL; i++)
+		options = DirectFunctionCall2(jsonb_delete, options, CStringGetTextDatum(step_keys[i]));
 	step->inner->options = DatumGetJsonbP(options);
 	if (JB_ROOT_IS_OBJECT(step->nested))
 		workflow_read_definition(step->inner, step->nested);
 	else
 	{
-		memset(step->inner->no_callbacks, true, sizeof(step->inner->no_callbacks));
+		memset(step->inner->batch.no_callbacks, true, sizeof(step->inner->batch.no_callbacks));
 		workflow_read(step->inner, step->nested);
 	}
 	error_context_stack = context.previous;

@@ -15,16 +15,19 @@
 
 #include "compose/compose.h"
 
-/*
- * Row lock with which a batch is read: none; against the end of the batch; against all
- * changes.
- */
-#define ANYBODY			""
-#define NOBODY_ENDS_IT	" FOR SHARE"
-#define NOBODY			" FOR NO KEY UPDATE"
+/* Row lock with which a batch is read. */
+typedef enum BatchLock
+{
+	BATCH_NO_LOCK,
+	BATCH_LOCK_END,				/* the batch does not end */
+	BATCH_LOCK_ALL,				/* the row does not change */
+} BatchLock;
+
+/* Instead of a privilege: the current user must be able to act for the role. */
+#define MAY_ACT_FOR		0
 
 /* A batch, as read from the table. */
-typedef struct Batch
+typedef struct BatchState
 {
 	Oid			role;
 	char		state;
@@ -32,20 +35,38 @@ typedef struct Batch
 	bool		ending;			/* remaining jobs are to be cancelled */
 	bool		dormant;
 	bool		has_steps;
-	bool		expects;		/* may wait for its first job */
+	bool		expects;		/* waits for its first job: see
+								 * BATCH_COLUMN_STARTED_AT */
 	int64		parent;			/* outer batch, or 0 */
 	int64		parent_job;		/* job that represents this batch there */
-} Batch;
+} BatchState;
+
+/* The callbacks of a batch, in the order of their columns in jobq_internal.batch. */
+#define NCALLBACKS		3
+extern const char *const callback_names[NCALLBACKS];
+
+/* A batch to be inserted. */
+typedef struct NewBatch
+{
+	Datum		name;			/* or 0 */
+	Datum		callbacks[NCALLBACKS];
+	bool		no_callbacks[NCALLBACKS];
+	bool		allow_failures;
+	bool		started;
+	bool		has_steps;
+	int64		parent;			/* outer batch, or 0 */
+	int64		parent_job;		/* job that represents this batch there */
+} NewBatch;
 
 /* src/compose/batch.c */
-extern void batch_read(int privilege, int64 id, const char *lock,
-					   Batch *batch);
+extern int64 batch_insert(const NewBatch *batch);
+extern void batch_read(int privilege, int64 id, BatchLock lock, BatchState *batch);
 extern void batch_lock_letters(int64 id);
-extern void batch_check_begun(int64 id, const Batch *batch);
+extern void batch_check_begun(int64 id, const BatchState *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 
 /* src/compose/add_jobs.c */
-extern bool batch_open_to_add(int64 id, Batch *batch);
+extern bool batch_open_to_add(int64 id, BatchState *batch);
 
 /* A step that is being defined. */
 typedef struct NewStep
@@ -76,8 +97,6 @@ typedef struct KnownStep
 	int			mark;			/* see NewStep */
 } KnownStep;
 
-#define NCALLBACKS		3
-
 /* Maximum depth of nested workflows, including the outermost workflow. */
 #define MAX_LEVELS		8
 
@@ -88,10 +107,7 @@ typedef struct Workflow
 	struct Workflow *outer;		/* outer workflow, or NULL */
 	int			place;			/* index of the step in outer->steps */
 	int			level;			/* 1 for the outermost */
-	Datum		name;			/* or 0 */
-	Datum		callbacks[NCALLBACKS];	/* in the order of jobq_batch_insert() */
-	bool		no_callbacks[NCALLBACKS];
-	bool		allow_failures;
+	NewBatch	batch;
 	Jsonb	   *options;		/* options of all steps, or NULL */
 	int			nsteps;
 	NewStep    *steps;
@@ -110,6 +126,14 @@ extern int	known_place(Workflow *workflow, const char *name);
 extern bool known_comes_after(const Datum *jobs, int njobs, int64 before);
 
 /* src/compose/nest.c */
+/*
+ * The keys of a step beside the options of a job.  The first STEP_KEYS_NAMED keys do not exist in a
+ * chain: step_keys + STEP_KEYS_NAMED lists the keys there.  The same applies to nested_keys.
+ */
+#define STEP_KEYS_NAMED	2
+extern const char *const step_keys[];
+
+extern bool member_of(const Jsonb *object, const char *key, JsonbValue *value);
 extern int	nest_level(int64 batch_id);
 extern void nest_find(NewStep *step);
 extern void nest_parse(Jsonb *definition, const char *what, bool named,

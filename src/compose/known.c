@@ -137,8 +137,7 @@ known_comes_after(const Datum *jobs, int njobs, int64 before)
 
 	if (njobs == 0)
 		return false;
-	values[0] = PointerGetDatum(construct_array(unconstify(Datum *, jobs), njobs, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[0] = jobq_int8_array(jobs, njobs);
 	values[1] = Int64GetDatum(before);
 	SPI_connect();
 	found = jobq_query_kept(&plan, "WITH RECURSIVE before AS"

@@ -31,7 +31,23 @@
 #include "commit/commit.h"
 #include "compose/inner.h"
 
+const char *const step_keys[] = {"name", "needs", "map", "when", "optional", "workflow", "chain", NULL};
+
 static const char *const keys[] = {"workflow", "chain"};
+
+/* step_keys without "map" */
+static const char *const nested_keys[] = {"name", "needs", "when", "optional", "workflow", "chain", NULL};
+
+/*
+ * Get the value of a key of the object.  Returns false if there is none, or null.
+ */
+bool
+member_of(const Jsonb *object, const char *key, JsonbValue *value)
+{
+	return getKeyJsonValueFromContainer(unconstify(JsonbContainer *, &object->root), key, strlen(key),
+										value) != NULL &&
+		value->type != jbvNull;
+}
 
 /*
  * Return the nesting level of the batch: 1 for a batch without an outer batch.  The caller
@@ -66,8 +82,7 @@ nest_find(NewStep *step)
 	{
 		JsonbValue	value;
 
-		if (getKeyJsonValueFromContainer(&step->definition->root, keys[i], strlen(keys[i]),
-										 &value) == NULL || value.type == jbvNull)
+		if (!member_of(step->definition, keys[i], &value))
 			continue;
 		if (step->nested != NULL)
 			ereport(ERROR,
@@ -93,8 +108,6 @@ nest_find(NewStep *step)
 void
 nest_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
 {
-	static const char *const others[] = {"workflow", "chain", "when", "optional", "name", "needs", NULL};
-	static const char *const chain_others[] = {"workflow", "chain", "when", "optional", NULL};
 	static const char *const of_jobs[] = {"kind", "payload", "map"};
 
 	for (int i = 0; i < (int) lengthof(of_jobs); i++)
@@ -106,10 +119,10 @@ nest_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s is a workflow, and cannot have \"%s\"", what, of_jobs[i]),
-					 errhint("Its own steps can.")));
+					 errhint("The steps of the nested workflow can.")));
 	}
 	memset(spec, 0, sizeof(JobqSpec));
-	jobq_options_from_jsonb(definition, what, named ? others : chain_others, spec->options, spec->nulls);
+	jobq_options_from_jsonb(definition, what, named ? nested_keys : nested_keys + STEP_KEYS_NAMED, spec->options, spec->nulls);
 }
 
 /*
@@ -222,7 +235,7 @@ jobq_batch_cancel_nested(const JobqJob *job, bool begun)
 		return false;
 	SPI_connect();
 	found = jobq_query_latest("SELECT id FROM jobq_internal.batch WHERE parent = $1 AND parent_job = $2"
-							  " AND finished_at IS NULL AND (state = 'p' OR $3)" NOBODY,
+							  " AND finished_at IS NULL AND (state = 'p' OR $3) FOR NO KEY UPDATE",
 							  3, types, values, SPI_OK_SELECT) > 0;
 	if (found)
 	{

@@ -55,7 +55,7 @@ typedef struct Ids
 }			Ids;
 
 static LOCKTAG lock_tag(int64 batch_id);
-static void open_workflow(int64 id, bool nested, Batch *batch,
+static void open_workflow(int64 id, bool nested, BatchState *batch,
 						  JobqSteps *workflow);
 static void add_id(Ids * ids, const JobqSteps *workflow, int64 id);
 static Datum array_of(const Ids * ids);
@@ -67,7 +67,7 @@ static void forget_elements(int64 batch_id, const Ids * mappers);
 static void make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow,
 					  const Ids * ids);
 static void reopen(int64 batch_id, char state);
-static int64 run_marked(int64 id, const Batch *batch, const JobqSteps *workflow);
+static int64 run_marked(int64 id, const BatchState *batch, const JobqSteps *workflow);
 static void run_nested(const JobqStep *step);
 static bool is_settled(const JobqStep *step);
 static int64 restore(int64 id, bool nested, List **batches);
@@ -97,13 +97,14 @@ jobq_workflow_try_lock(int64 batch_id)
 
 /*
  * Read and lock a workflow before its steps are rerun.  Until the end of the transaction,
- * the workflow then changes only by the ends of its jobs.  nested: the step of the outer
- * workflow is rerun; the workflow must be over then.  Otherwise, a nested workflow must not
- * be over.  ERROR if the current user may not operate on the workflow, or its state does
+ * the workflow then changes only by the ends of its jobs.  nested: the steps are rerun because
+ * the step of the outer workflow is rerun.  A nested workflow must then be over.  If its own
+ * steps are rerun, a nested workflow must not be over, because its job in the outer batch has
+ * ended together with the workflow.  ERROR if the current user may not operate on the workflow, or its state does
  * not allow a rerun.  The caller must be connected to SPI.
  */
 static void
-open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
+open_workflow(int64 id, bool nested, BatchState *batch, JobqSteps *workflow)
 {
 	LOCKTAG		tag = lock_tag(id);
 
@@ -113,7 +114,7 @@ open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
 				 errmsg("steps cannot be run anew in a transaction with the isolation level \"%s\"",
 						GetConfigOption("transaction_isolation", false, false)),
 				 errhint("It would not see what has become of them. Use READ COMMITTED.")));
-	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, batch);
+	batch_read(JOBQ_MAY_OPERATE, id, BATCH_LOCK_ALL, batch);
 	if (!batch->has_steps)
 		batch_wrong_state(id, "has no steps", "Only workflows and chains have.");
 	if (batch->dormant)
@@ -123,8 +124,8 @@ open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
 		batch_wrong_state(id, batch->state == BATCH_CANCELLED ? "is being cancelled" : "is failing",
 						  "Wait until it is over, with jobq.wait_batch().");
 	if (batch->parent != 0 && batch->over && !nested)
-		batch_wrong_state(id, psprintf("is over, and so is what it was in batch " INT64_FORMAT, batch->parent),
-						  "Retry that, with jobq.retry_many() or jobq.rerun_steps(), or run the step of it once more.");
+		batch_wrong_state(id, psprintf("is over, together with its job in batch " INT64_FORMAT, batch->parent),
+						  "Use jobq.retry_many() or jobq.rerun_steps() for the outer batch, or rerun the step of the outer workflow.");
 	if (batch->parent != 0 && !batch->over && nested)
 		batch_wrong_state(id, "is not over", "Wait for it, with jobq.wait_batch().");
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
@@ -143,8 +144,7 @@ add_id(Ids * ids, const JobqSteps *workflow, int64 id)
 static Datum
 array_of(const Ids * ids)
 {
-	return PointerGetDatum(construct_array(ids->ids, ids->n, INT8OID, 8,
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return jobq_int8_array(ids->ids, ids->n);
 }
 
 /*
@@ -229,10 +229,7 @@ forget_ends(int64 batch_id, const Ids * ids)
 					  "  dead = greatest(b.dead - g.dead, 0),"
 					  "  cancelled = greatest(b.cancelled - g.cancelled, 0),"
 					  "  expired = greatest(b.expired - g.expired, 0)"
-					  "  FROM (SELECT pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed,"
-					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS dead,"
-					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd', 's')) AS cancelled,"
-					  "   pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired"
+					  "  FROM (SELECT " COUNTS_BY_OUTCOME
 					  "   FROM jobq_internal.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
 					  "   AND job_id NOT IN (SELECT id FROM a UNION ALL SELECT id FROM f)) g"
 					  "  WHERE b.id = $1)"
@@ -318,7 +315,7 @@ reopen(int64 batch_id, char state)
  * workflows.  Returns the number of marked steps.
  */
 static int64
-run_marked(int64 id, const Batch *batch, const JobqSteps *workflow)
+run_marked(int64 id, const BatchState *batch, const JobqSteps *workflow)
 {
 	Ids			jobs = {0};
 	Ids			ends = {0};
@@ -366,10 +363,10 @@ run_nested(const JobqStep *step)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(step->workflow_id);
-	Batch		batch;
+	BatchState	batch;
 	JobqSteps	workflow;
 
-	batch_read(JOBQ_MAY_OPERATE, step->workflow_id, NOBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, step->workflow_id, BATCH_LOCK_ALL, &batch);
 	if (batch.state == BATCH_PENDING && !batch.over)
 		return;
 	open_workflow(step->workflow_id, true, &batch, &workflow);
@@ -392,7 +389,7 @@ int64
 jobq_workflow_rerun(int64 id, const char *name)
 {
 	int64		n;
-	Batch		batch;
+	BatchState	batch;
 	JobqSteps	workflow;
 	JobqStep   *first;
 
@@ -466,7 +463,7 @@ restore(int64 id, bool nested, List **batches)
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(id);
 	Ids			jobs = {0};
-	Batch		batch;
+	BatchState	batch;
 	JobqSteps	workflow;
 	uint64		nletters;
 	Ids			inner = {0};
@@ -481,7 +478,7 @@ restore(int64 id, bool nested, List **batches)
 		 * the outer batch ended before this workflow began: it can still
 		 * begin
 		 */
-		batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+		batch_read(JOBQ_MAY_OPERATE, id, BATCH_LOCK_ALL, &batch);
 		if (batch.state == BATCH_PENDING && !batch.over)
 		{
 			SPI_finish();
@@ -496,19 +493,8 @@ restore(int64 id, bool nested, List **batches)
 	{
 		JobqStep   *step = workflow.steps[i];
 
-		switch (step->state)
-		{
-			case STEP_DEAD:
-			case STATE_CANCELLED:
-			case STATE_EXPIRED:
-			case STEP_DROPPED:
-			case STEP_GONE:
-				step->again = !is_settled(step) &&
-					jobq_current_of(step->job_id) == NULL;
-				break;
-			default:
-				break;
-		}
+		step->again = jobq_step_loss(step->state) != NULL && !is_settled(step) &&
+			jobq_current_of(step->job_id) == NULL;
 	}
 	nletters = jobq_query("SELECT id FROM jobq_internal.dead_letter WHERE batch_id = $1",
 						  1, types, &value, NULL, SPI_OK_SELECT);
@@ -564,13 +550,13 @@ restore(int64 id, bool nested, List **batches)
 int64
 jobq_workflow_restore(int64 id, List **batches)
 {
-	Batch		batch;
+	BatchState	batch;
 
 	jobq_lock_jobs();
 	jobq_pin_queues();
 	*batches = NIL;
 	SPI_connect();
-	batch_read(JOBQ_MAY_OPERATE, id, ANYBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, BATCH_NO_LOCK, &batch);
 	batch_lock_letters(id);
 	SPI_finish();
 	return restore(id, false, batches);

@@ -114,8 +114,8 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 
 /*
  * Read the steps of a batch, with their states.  *workflow is overwritten.  All data are in
- * a new memory context, a child of the current context.  jobq_steps_link() must follow.
- * The caller must be connected to SPI, and must have locked the batch's row or be the
+ * a new memory context, a child of the current context.  The users of steps, and the numbers
+ * of waits, are unknown before jobq_steps_link().  The caller must be connected to SPI, and must have locked the batch's row or be the
  * scheduler.
  */
 void
@@ -232,8 +232,7 @@ jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
 
 	for (int i = 0; i < n; i++)
 		ids[i] = Int64GetDatum(job_ids[i]);
-	values[1] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[1] = jobq_int8_array(ids, n);
 	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq_internal.step"
 						" WHERE batch_id = $1 AND job_id = ANY ($2) AND element_of IS NULL ORDER BY job_id",
 						2, types, values, NULL, SPI_OK_SELECT) != (uint64) n)
@@ -452,25 +451,37 @@ put_name(JobqSteps *workflow, JobqStep *step)
 }
 
 /*
+ * Return why users of a step in this state cannot run, as the end of a message.  NULL if the step
+ * has not ended, or is completed or skipped.
+ */
+const char *
+jobq_step_loss(char state)
+{
+	switch (state)
+	{
+		case STEP_DEAD:
+			return "is dead";
+		case STATE_CANCELLED:
+		case STEP_DROPPED:
+			return "was cancelled";
+		case STATE_EXPIRED:
+			return "has expired";
+		case STEP_GONE:
+			return "is not kept any more";
+		default:
+			return NULL;
+	}
+}
+
+/*
  * Return true if the step does not keep other steps from running: the step is completed or
  * skipped, or is optional and has ended otherwise.
  */
 bool
 jobq_step_over(const JobqStep *step)
 {
-	switch (step->state)
-	{
-		case STATE_COMPLETED:
-		case STEP_SKIPPED:
-			return true;
-		case STEP_DEAD:
-		case STATE_CANCELLED:
-		case STATE_EXPIRED:
-		case STEP_DROPPED:
-			return step->optional;
-		default:
-			return false;
-	}
+	return step->state == STATE_COMPLETED || step->state == STEP_SKIPPED ||
+		(step->optional && step->state != STEP_GONE && jobq_step_loss(step->state) != NULL);
 }
 
 /*
@@ -516,26 +527,10 @@ jobq_step_name(const JobqStep *step)
 static const char *
 lost_to(const JobqStep *need)
 {
-	if (jobq_step_over(need))
-		return NULL;
-	switch (need->state)
-	{
-		case STEP_DEAD:
-			return psprintf("needs step \"%s\", which is dead",
-							jobq_step_name(need));
-		case STATE_CANCELLED:
-		case STEP_DROPPED:
-			return psprintf("needs step \"%s\", which was cancelled",
-							jobq_step_name(need));
-		case STATE_EXPIRED:
-			return psprintf("needs step \"%s\", which has expired",
-							jobq_step_name(need));
-		case STEP_GONE:
-			return psprintf("needs step \"%s\", which is not kept any more",
-							jobq_step_name(need));
-		default:
-			return NULL;
-	}
+	const char *loss = jobq_step_over(need) ? NULL : jobq_step_loss(need->state);
+
+	return loss == NULL ? NULL
+		: psprintf("needs step \"%s\", which %s", jobq_step_name(need), loss);
 }
 
 /*
@@ -549,7 +544,7 @@ jobq_step_lost_need(const JobqStep *step)
 
 	for (int i = 0; i < step->nneeds && reason == NULL; i++)
 		reason = step->needs[i] == NULL
-			? "needs step that is not kept any more"
+			? "needs a step that is not kept any more"
 			: lost_to(step->needs[i]);
 	return reason;
 }

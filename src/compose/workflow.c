@@ -113,9 +113,11 @@ put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
 	int64		id;
 
 	jobq_job_draw_id(job);
-	id = jobq_batch_insert(workflow->name, workflow->callbacks,
-						   workflow->no_callbacks, workflow->allow_failures,
-						   !pending, true, batch_id, job_id(job));
+	workflow->batch.has_steps = true;
+	workflow->batch.started = !pending;
+	workflow->batch.parent = batch_id;
+	workflow->batch.parent_job = job_id(job);
+	id = batch_insert(&workflow->batch);
 	nest_set_inner(job, id);
 	put_steps(workflow, id, pending);
 	return id;
@@ -128,7 +130,7 @@ put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
 static int64
 put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg)
 {
-	Batch		batch;
+	BatchState	batch;
 	int64		parent;
 	int64		id;
 	bool		inside;
@@ -139,9 +141,8 @@ put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg)
 
 	if (PG_ARGISNULL(batch_arg))
 	{
-		id = jobq_batch_insert(workflow->name, workflow->callbacks,
-							   workflow->no_callbacks, workflow->allow_failures,
-							   true, true, 0, 0);
+		workflow->batch.has_steps = workflow->batch.started = true;
+		id = batch_insert(&workflow->batch);
 		prepare_steps(workflow);
 		put_steps(workflow, id, false);
 		return id;
@@ -204,8 +205,7 @@ put_rows(Workflow *workflow, int64 batch_id)
 		values[STEP_BATCH_ID - 1] = Int64GetDatum(batch_id);
 		values[STEP_NAME - 1] = CStringGetTextDatum(step->name);
 		values[STEP_NEEDS - 1] =
-			PointerGetDatum(construct_array(needs, step->nneeds, INT8OID, 8,
-											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+			jobq_int8_array(needs, step->nneeds);
 		nulls[STEP_STATE - 1] = nulls[STEP_RESULT - 1] = true;
 		nulls[STEP_ELEMENT - 1] = nulls[STEP_ELEMENT_OF - 1] = true;
 		nulls[STEP_ELEMENTS - 1] = step->map == NULL;
@@ -247,8 +247,7 @@ ids_of(const Workflow *workflow)
 
 	for (int i = 0; i < workflow->nsteps; i++)
 		ids[i] = JOB(&workflow->steps[i].job, JOB_ID);
-	return PointerGetDatum(construct_array(ids, workflow->nsteps, INT8OID, 8,
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return jobq_int8_array(ids, workflow->nsteps);
 }
 
 /*
@@ -294,7 +293,7 @@ Datum
 jobq_add_steps(PG_FUNCTION_ARGS)
 {
 	Workflow	workflow = {.chain = false};
-	Batch		batch;
+	BatchState	batch;
 
 	PreventCommandIfReadOnly("jobq.add_steps()");
 	PreventCommandIfParallelMode("jobq.add_steps()");

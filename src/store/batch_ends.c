@@ -52,8 +52,8 @@ typedef struct EndTable
 } EndTable;
 
 /*
- * Parameters of a search.  If first_of is a state, the scan ends at the first job in the
- * state.
+ * Parameters of a search.  If first_of is a state, the search ends at the first job in this state,
+ * or at the first dead letter.
  */
 typedef struct Search
 {
@@ -63,6 +63,16 @@ typedef struct Search
 	char		first_of;		/* or 0: count all */
 	JobqBatchCounts *counts;
 } Search;
+
+/* A scan of an index with the batch as its first column. */
+typedef struct EntryScan
+{
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	int			nkeys;
+	ScanKeyData keys[2];
+} EntryScan;
 
 static EndTable *tables = NULL;
 static int	ntables = 0;		/* 0: not loaded */
@@ -76,9 +86,8 @@ static void end_table(Oid relid, bool letters, EndTable *table);
 static void read_bounds(Relation archive, PartitionDesc partitions, EndTable *found);
 static void load_tables(void);
 static void count_end(JobqBatchCounts *counts, char state);
-static void scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
-						 ScanDirection direction, bool (*each) (Datum second, void *arg),
-						 void *arg);
+static void scan_entries(EntryScan *this, ScanDirection direction,
+						 bool (*each) (Datum second, void *arg), void *arg);
 static bool count_entry(Datum second, void *arg);
 static void count_by_index(const EndTable *table, Relation rel, const Search *search);
 static bool note_id(Datum second, void *arg);
@@ -245,25 +254,24 @@ count_end(JobqBatchCounts *counts, char state)
 }
 
 /*
- * Scan entries of an index with the batch as its first column, for rows visible to the
- * snapshot.  Calls each() with the second column, or with 0 if there is none, until each()
- * returns false.
+ * Scan the entries of an index, for rows visible to the snapshot.  Calls each() with the second
+ * column, or with 0 if there is none, until each() returns false.
  */
 static void
-scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
-			 ScanDirection direction, bool (*each) (Datum second, void *arg),
-			 void *arg)
+scan_entries(EntryScan *this, ScanDirection direction,
+			 bool (*each) (Datum second, void *arg), void *arg)
 {
-	TupleDesc	desc = RelationGetDescr(index);
+	Relation	rel = this->rel;
+	TupleDesc	desc = RelationGetDescr(this->index);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	Buffer		map = InvalidBuffer;
 	IndexScanDesc scan;
 	ItemPointer tid;
 	bool		more = true;
 
-	scan = jobq_index_beginscan(rel, index, snapshot, nkeys);
+	scan = jobq_index_beginscan(rel, this->index, this->snapshot, this->nkeys);
 	scan->xs_want_itup = true;
-	index_rescan(scan, keys, nkeys, NULL, 0);
+	index_rescan(scan, this->keys, this->nkeys, NULL, 0);
 	while (more && (tid = index_getnext_tid(scan, direction)) != NULL)
 	{
 		Datum		second = (Datum) 0;
@@ -301,14 +309,17 @@ count_entry(Datum second, void *arg)
 static void
 count_by_index(const EndTable *table, Relation rel, const Search *search)
 {
-	Relation	index = index_open(table->index, AccessShareLock);
-	ScanKeyData key;
+	EntryScan	scan = {
+		.rel = rel,
+		.index = index_open(table->index, AccessShareLock),
+		.snapshot = search->snapshot,
+		.nkeys = 1
+	};
 
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ,
+	ScanKeyInit(&scan.keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(search->batch_id));
-	scan_entries(rel, index, search->snapshot, &key, 1, ForwardScanDirection, count_entry,
-				 unconstify(Search *, search));
-	index_close(index, AccessShareLock);
+	scan_entries(&scan, ForwardScanDirection, count_entry, unconstify(Search *, search));
+	index_close(scan.index, AccessShareLock);
 }
 
 static bool
@@ -326,14 +337,18 @@ bool
 jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id)
 {
 	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
-	ScanKeyData keys[2];
+	EntryScan	scan = {
+		.rel = rel,
+		.index = jobq_open_index(rel, JOBQ_JOB_BATCH),
+		.snapshot = snapshot,
+		.nkeys = 2
+	};
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
-	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(up_to));
+	ScanKeyInit(&scan.keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	ScanKeyInit(&scan.keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(up_to));
 	*job_id = 0;
-	scan_entries(rel, index, snapshot, keys, 2, BackwardScanDirection, note_id, job_id);
-	index_close(index, NoLock);
+	scan_entries(&scan, BackwardScanDirection, note_id, job_id);
+	index_close(scan.index, NoLock);
 	table_close(rel, NoLock);
 	return *job_id != 0;
 }

@@ -16,7 +16,13 @@
 
 #include "store/tables.h"
 
-/* Attribute numbers of jobq_internal.batch. */
+/*
+ * Attribute numbers of jobq_internal.batch.
+ *
+ * If started_at is equal to created_at, the batch was started at its creation, before a job was
+ * added.  Such a batch waits for its first job: an evaluation does not end the batch before a job
+ * has ended.  batch_read() and batch_read_row() compare the two columns.
+ */
 enum
 {
 	BATCH_COLUMN_ID = 1,

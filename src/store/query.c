@@ -17,9 +17,11 @@
  */
 #include "base/base.h"
 
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
@@ -156,4 +158,14 @@ jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,
 			 SPI_result_code_string(result), query);
 	jobq_unbecome_owner(&state);
 	return SPI_processed;
+}
+
+/*
+ * Return an array of the type bigint[], in the current memory context.
+ */
+Datum
+jobq_int8_array(const Datum *values, int n)
+{
+	return PointerGetDatum(construct_array(unconstify(Datum *, values), n, INT8OID, 8,
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }

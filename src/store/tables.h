@@ -174,6 +174,7 @@ extern void jobq_unbecome_owner(JobqOwnerState *state);
 extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
 						 const Datum *values, const char *nulls,
 						 int expected);
+extern Datum jobq_int8_array(const Datum *values, int n);
 struct _SPI_plan;
 extern uint64 jobq_query_latest(const char *query, int nargs, const Oid *types,
 								const Datum *values, int expected);
