@@ -9,9 +9,9 @@
  * witness.  As long as the witness is live, the batch is not over.  The process that ends the
  * witness wakes the scheduler, and the scheduler searches for another witness.
  *
- * A committer reads the witness without a lock, after the commit.  The scheduler names the
- * witness before checking that the job is still live (worker/scheduler/batches.c).  Either the
- * scheduler sees the commit, or the committer sees the witness.
+ * A committer reads the witness without a lock, after the commit.  The scheduler publishes the
+ * witness (worker/scheduler/batch_watch.c) before checking that the job is still live
+ * (batch_try.c).  Either the scheduler sees the commit, or the committer sees the witness.
  *
  * A batch without a slot in shared memory is evaluated at the next end of a job of the
  * batch.

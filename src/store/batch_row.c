@@ -3,7 +3,7 @@
  * batch_row.c
  *	  Rows of jobq_internal.batch by direct heap access.
  *
- * The evaluation of a small batch (worker/scheduler/batch_look.c) costs about as much as its
+ * The evaluation of a small batch (worker/scheduler/batch_evaluate.c) costs about as much as its
  * jobs cost the workers.  Reads and writes of an evaluation therefore bypass the executor, as
  * those of job rows do (row.c).
  *

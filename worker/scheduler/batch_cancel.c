@@ -61,7 +61,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
  * here.
  */
 bool
-batch_look_cancel(const Batch *batch, BatchCancelled *cancelled, bool *taken)
+batch_cancel_rest(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 {
 	Relation	rel = jobq_open_jobs();
 	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);

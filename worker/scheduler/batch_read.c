@@ -25,14 +25,14 @@
  */
 #define CLOCK_SLACK		USECS_PER_DAY
 
-/* The sum of all steps back of the clock since the start of the scheduler. */
+/* By how much the clock was put back in total since the start of the scheduler. */
 static int64 put_back = 0;
 
 /*
  * The clock was put back by "by" microseconds.
  */
 void
-batch_look_put_back(int64 by)
+batch_clock_put_back(int64 by)
 {
 	put_back += by;
 }
@@ -54,7 +54,7 @@ is_unfinished(const JobqBatchRow *row)
  * gone, or its row is locked by another session.
  */
 bool
-batch_look_read(int64 id, bool lock, Batch *batch)
+batch_read_row(int64 id, bool lock, Batch *batch)
 {
 	JobqBatchRow *row = &batch->row;
 	JobqRowLock locked = JOBQ_ROW_LOCKED;
@@ -104,7 +104,7 @@ batch_look_read(int64 id, bool lock, Batch *batch)
  * failed attempt to enqueue on_failure.
  */
 bool
-batch_look_may_have_dropped(const Batch *batch)
+batch_may_have_dropped(const Batch *batch)
 {
 	return batch->state == BATCH_RUNNING && !batch->dropped &&
 		(batch->reopened || (batch->has_steps && batch->parent_job != 0) ||
@@ -112,8 +112,8 @@ batch_look_may_have_dropped(const Batch *batch)
 }
 
 /*
- * Return a time before the first end of a job of the batch.  DT_NOBEGIN if the clock is
- * no guide: after large steps back, or for a batch from a publisher, because the
+ * Return a time before the first end of a job of the batch.  DT_NOBEGIN if the time of creation
+ * is no guide: after the clock was put back far, or for a batch from a publisher, because the
  * publisher has a different clock.
  */
 static TimestampTz
@@ -128,6 +128,14 @@ ends_since(const Batch *batch)
 	return created_at - CLOCK_SLACK;
 }
 
+/*
+ * True if a job of the batch is dead or expired, and is not an optional step.
+ *
+ * A job without a row in the tables of jobs is counted in the row of the batch.  If this job was an
+ * optional step, its state is in jobq_internal.step.  The batch has therefore failed if more jobs
+ * are counted as dead or expired than there are such optional steps.  batch_has_cancelled()
+ * compares in the same way.
+ */
 static bool
 step_is_lost(int64 id)
 {
@@ -147,10 +155,10 @@ step_is_lost(int64 id)
 }
 
 /*
- * True if a job of the batch is dead or expired, and is not an optional step.
+ * True if a job of the batch is dead or expired, apart from optional steps.
  */
 bool
-batch_look_has_failed(const Batch *batch)
+batch_has_failed(const Batch *batch)
 {
 	Snapshot	snapshot;
 	JobqBatchRow now;
@@ -177,7 +185,7 @@ batch_look_has_failed(const Batch *batch)
  * counts in the row do not change.
  */
 void
-batch_look_count(Batch *batch)
+batch_count_ends(Batch *batch)
 {
 	const JobqBatchRow *row = &batch->row;
 	Snapshot	snapshot;
@@ -201,7 +209,7 @@ batch_look_count(Batch *batch)
  * because all jobs may have ended on the publisher.
  */
 bool
-batch_look_has_begun(const Batch *batch)
+batch_has_begun(const Batch *batch)
 {
 	const JobqBatchCounts *counts = &batch->counts;
 
@@ -214,7 +222,7 @@ batch_look_has_begun(const Batch *batch)
  * skipped.
  */
 bool
-batch_look_has_cancelled(int64 id)
+batch_has_cancelled(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;

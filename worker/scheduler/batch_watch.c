@@ -40,11 +40,10 @@ batch_watch_none(void)
 }
 
 /*
- * Begin to watch the batch.  From now on, each end of a job is visible to the
- * evaluation, or concerns the witness published later.  If each job of the batch
- * matters, or if nothing is known of the batch, each end requests an evaluation.
- * Returns true if ends meanwhile go unreported.  Sets *whole if earlier ends may have
- * gone unreported.
+ * Begin to watch the batch, before the evaluation reads tables.  If each end counts so far, or if
+ * the batch had no slot, each end of a job now requests another evaluation.  If a witness was
+ * published, ends of jobs are not reported until batch_watch_end().  The evaluation may not see
+ * such an end.  Returns true in this case.  Sets *whole if earlier ends may have gone unreported.
  */
 bool
 batch_watch_begin(int64 id, bool *whole)
@@ -75,7 +74,7 @@ batch_watch_begin(int64 id, bool *whole)
  * requests an evaluation from now on.
  */
 void
-batch_watch_end(int64 id, BatchLook outcome, int64 witness)
+batch_watch_end(int64 id, BatchOutcome outcome, int64 witness)
 {
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
 
@@ -83,10 +82,10 @@ batch_watch_end(int64 id, BatchLook outcome, int64 witness)
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
 	{
 		pg_atomic_write_u64(&watch->witness,
-							outcome == LOOK_WITNESS ? (uint64) witness
+							outcome == OUTCOME_WITNESS ? (uint64) witness
 							: JOBQ_ANY_WITNESS);
 		watch->named = workflow_is_kept(id);
-		if (outcome == LOOK_OVER && !watch->look)
+		if (outcome == OUTCOME_OVER && !watch->look)
 			pg_atomic_write_u64(&watch->batch_id, 0);
 	}
 	LWLockRelease(my_db->lock);

@@ -4,7 +4,7 @@
  *	  Decides when to evaluate which batch.
  *
  * When jobs of a batch end, the consequences are computed by an evaluation of the batch
- * (batch_look.c).  Evaluations run one after another, so two ends of jobs cannot race.
+ * (batch_evaluate.c).  Evaluations run one after another, so two ends of jobs cannot race.
  * An evaluation is a transaction: its findings and the enqueued callbacks commit
  * together.  A crash therefore never loses or duplicates a callback.  Evaluations of
  * batches without steps and without dead letters share a transaction.
@@ -19,7 +19,7 @@
  *					|
  *			order_tasks(): "tasks", the batches that may be evaluated now; roles take
  *					|		time slices (share.c)
- *			evaluate_some(): the next batches, in one transaction (batch_evaluate.c)
+ *			evaluate_some(): the next batches, in one transaction (batch_try.c)
  *					|
  *			decide_next(): the batch stays wanted, or is forgotten
  *
@@ -70,7 +70,7 @@
 #define NEVER			PG_INT64_MAX
 
 /* Evaluations that may share a transaction. */
-#define SHARED_LOOKS	50
+#define SHARED_TRIES	50
 
 /* The number of batches of a role that cannot be evaluated now. */
 typedef struct Waiting
@@ -119,11 +119,11 @@ static void sweep_batches(TimestampTz now);
 static void read_roles(void *arg);
 static void order_tasks(TimestampTz now);
 static int	evaluate_some(TimestampTz now);
-static void decide_next(const Look *this, TimestampTz now);
+static void decide_next(const BatchTry *this, TimestampTz now);
 
 /* Works for a time slice (share.c), plus at most one evaluation. */
 Duty		batches_duty = {
-	.what = "look at batches",
+	.what = "evaluate batches",
 	.load = load_batches,
 	.run = run_batches,
 	.next_due = next_due,
@@ -257,15 +257,7 @@ add_news(Wanted *batch, JobList *list, int64 job_id)
 		batch->news.whole = true;
 	if (batch->news.whole)
 		return;
-	if (list->n == list->max)
-	{
-		int			n = Max(2 * list->max, 16);
-
-		list->ids = list->ids == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(int64) * n)
-			: repalloc(list->ids, sizeof(int64) * n);
-		list->max = n;
-	}
+	list->ids = jobq_grow(list->ids, &list->max, list->n + 1, sizeof(int64));
 	list->ids[list->n++] = job_id;
 }
 
@@ -276,10 +268,13 @@ static void
 collect_requests(TimestampTz now)
 {
 	static JobqBatchEnd ends[JOBQ_MAX_ENDS];
-	int64		ids[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
-	int64		bounds[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
-	bool		whole[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
-	bool		grows[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
+	static struct
+	{
+		int64		id;
+		int64		bound;
+		bool		whole;
+		bool		grows;
+	}			requests[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	int			n = 0;
 	int			nends;
 
@@ -291,21 +286,19 @@ collect_requests(TimestampTz now)
 
 		if (!watch->look)
 			continue;
-		watch->look = false;
-		whole[n] = watch->whole;
-		watch->whole = false;
-		grows[n] = watch->grows;
-		watch->grows = false;
-		ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
-		bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
+		requests[n].id = (int64) pg_atomic_read_u64(&watch->batch_id);
+		requests[n].bound = witness == JOBQ_ANY_WITNESS || witness == 0
 			? PG_INT64_MAX : (int64) witness;
+		requests[n].whole = watch->whole;
+		requests[n++].grows = watch->grows;
+		watch->look = watch->whole = watch->grows = false;
 	}
 	while (my_db->told->nunwatched > 0)
 	{
-		ids[n] = my_db->told->unwatched[--my_db->told->nunwatched];
-		whole[n] = true;
-		grows[n] = false;
-		bounds[n++] = PG_INT64_MAX;
+		requests[n].id = my_db->told->unwatched[--my_db->told->nunwatched];
+		requests[n].bound = PG_INT64_MAX;
+		requests[n].whole = true;
+		requests[n++].grows = false;
 	}
 	nends = my_db->told->nends;
 	memcpy(ends, my_db->told->ends, sizeof(JobqBatchEnd) * nends);
@@ -314,10 +307,10 @@ collect_requests(TimestampTz now)
 	LWLockRelease(my_db->lock);
 	for (int i = 0; i < n; i++)
 	{
-		BatchNews  *news = &want_batch(ids[i], InvalidOid, bounds[i], now)->news;
+		BatchNews  *news = &want_batch(requests[i].id, InvalidOid, requests[i].bound, now)->news;
 
-		news->whole |= whole[i];
-		news->grows |= grows[i];
+		news->whole |= requests[i].whole;
+		news->grows |= requests[i].grows;
 	}
 	for (int i = 0; i < nends; i++)
 	{
@@ -488,11 +481,11 @@ static int
 evaluate_some(TimestampTz now)
 {
 	int			n = ntasks - next_task;
-	Look		looks[SHARED_LOOKS];
-	Part		parts[SHARED_LOOKS];
+	BatchTry	attempts[SHARED_TRIES];
+	Part		parts[SHARED_TRIES];
 	int			ndone = 0;
 
-	while (ndone < Min(n, SHARED_LOOKS))
+	while (ndone < Min(n, SHARED_TRIES))
 	{
 		Wanted	   *batch = hash_search(wanted, &tasks[next_task + ndone].item, HASH_FIND, NULL);
 
@@ -500,13 +493,13 @@ evaluate_some(TimestampTz now)
 			break;
 		if (batch->alone && ndone > 0)
 			break;
-		looks[ndone] = (Look)
+		attempts[ndone] = (BatchTry)
 		{
 			.batch = batch,.shared = !batch->alone
 		};
 		parts[ndone] = (Part)
 		{
-			.role = batch->role,.locked = batch->pause.n,.arg = &looks[ndone]
+			.role = batch->role,.locked = batch->pause.n,.arg = &attempts[ndone]
 		};
 		ndone++;
 		if (batch->alone)
@@ -515,25 +508,25 @@ evaluate_some(TimestampTz now)
 	if (ndone == 0)
 		return 1;
 	if (ndone > 1)
-		ndone = share_try_together(parts, ndone, batch_evaluate, now);
+		ndone = share_try_together(parts, ndone, batch_try, now);
 	else
 	{
-		looks[0].shared = false;
+		attempts[0].shared = false;
 		parts[0].rests = share_may(parts[0].role, parts[0].locked, now) > now;
 		if (!parts[0].rests)
-			parts[0].edata = share_try(parts[0].role, batch_evaluate, &looks[0]);
+			parts[0].edata = share_try(parts[0].role, batch_try, &attempts[0]);
 	}
 	for (int i = 0; i < ndone; i++)
 		if (!parts[i].rests)
-			batch_evaluated(&looks[i], parts[i].edata);
+			batch_tried(&attempts[i], parts[i].edata);
 	jobq_injection_point("jobq-batch-looked");
-	batch_check_live(looks, parts, ndone);
+	batch_check_live(attempts, parts, ndone);
 	for (int i = 0; i < ndone; i++)
 	{
 		if (parts[i].rests)
 			wanted_at = Min(wanted_at, jobq_steady() + share_may(parts[i].role, parts[i].locked, now) - now);
 		else
-			decide_next(&looks[i], now);
+			decide_next(&attempts[i], now);
 		if (parts[i].edata != NULL)
 			FreeErrorData(parts[i].edata);
 	}
@@ -541,25 +534,25 @@ evaluate_some(TimestampTz now)
 }
 
 /*
- * Decide when to evaluate the batch again: see BatchLook.  If ends of jobs may have gone
+ * Decide when to evaluate the batch again: see BatchOutcome.  If ends of jobs may have gone
  * unreported, or if the published witness is no longer live, evaluate again now.
  */
 static void
-decide_next(const Look *this, TimestampTz now)
+decide_next(const BatchTry *this, TimestampTz now)
 {
 	Wanted	   *batch = this->batch;
 
-	if (this->outcome == LOOK_LATER)
+	if (this->outcome == OUTCOME_LATER)
 	{
 		jobq_pause_begin(&batch->pause, PAUSE_TASK_LOCKED);
 		wanted_at = Min(wanted_at, batch->pause.until);
 		return;
 	}
 	batch->pause.n = 0;
-	batch->alone |= this->outcome == LOOK_ALONE;
-	if (this->outcome == LOOK_AGAIN || this->outcome == LOOK_ALONE ||
-		(this->outcome == LOOK_EACH_END && this->unseen) ||
-		(this->outcome == LOOK_WITNESS && !this->live))
+	batch->alone |= this->outcome == OUTCOME_ALONE;
+	if (this->outcome == OUTCOME_AGAIN || this->outcome == OUTCOME_ALONE ||
+		(this->outcome == OUTCOME_EACH_END && this->unseen) ||
+		(this->outcome == OUTCOME_WITNESS && !this->live))
 	{
 		batch->at = now;
 		wanted_at = jobq_steady();

@@ -24,7 +24,6 @@ typedef struct Ended
 } Ended;
 
 static bool append_counts(StringInfo buf, const JobqBatchCounts *counts);
-static bool find_error(int64 batch_id);
 static void append_error(StringInfo headers, const char *job_key, bool context);
 static void append_member(StringInfo headers, const char *name,
 						  HeapTuple row, TupleDesc desc, int column);
@@ -48,7 +47,7 @@ callback_headers(int64 batch_id, const char *name, const char *state,
 		escape_json(&headers, name);
 	}
 	appendStringInfoString(&headers, ", \"batch_counts\": ");
-	if (append_counts(&headers, counts) && find_error(batch_id))
+	if (append_counts(&headers, counts) && nest_find_error(batch_id))
 	{
 		appendStringInfoString(&headers, ", \"batch_error\": ");
 		append_error(&headers, "job_id", true);
@@ -72,7 +71,7 @@ describe(StringInfo buf, void *arg)
 		escape_json(buf, batch->name);
 	}
 	appendStringInfoString(buf, ", \"counts\": ");
-	if (append_counts(buf, batch->counts) && find_error(batch->id))
+	if (append_counts(buf, batch->counts) && nest_find_error(batch->id))
 	{
 		appendStringInfoString(buf, ", \"first_error\": ");
 		append_error(buf, "job", false);
@@ -110,28 +109,7 @@ append_counts(StringInfo buf, const JobqBatchCounts *counts)
 }
 
 /*
- * Find the first dead or expired job, if it still exists.  A job of an optional step is
- * used only if there is no other.  The result stays in SPI_tuptable.
- */
-static bool
-find_error(int64 batch_id)
-{
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Datum		value = Int64GetDatum(batch_id);
-
-	return jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context FROM"
-						   " (SELECT id, finished_at, kind, sqlstate, error, error_context"
-						   "  FROM jobq_internal.dead_letter WHERE batch_id = $1"
-						   "  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
-						   "  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
-						   " LEFT JOIN jobq_internal.step s ON s.job_id = e.id"
-						   " ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
-						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
-}
-
-/*
- * Append the error from find_error(), with or without its context.
+ * Append the error from nest_find_error(), with or without its context.
  */
 static void
 append_error(StringInfo headers, const char *job_key, bool context)
@@ -140,12 +118,12 @@ append_error(StringInfo headers, const char *job_key, bool context)
 	TupleDesc	desc = SPI_tuptable->tupdesc;
 
 	appendStringInfo(headers, "{\"%s\": " INT64_FORMAT, job_key,
-					 DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL)));
-	append_member(headers, "kind", row, desc, 2);
-	append_member(headers, "sqlstate", row, desc, 3);
-	append_member(headers, "error", row, desc, 4);
+					 DatumGetInt64(jobq_column(row, desc, ERROR_JOB, INT8OID, NULL)));
+	append_member(headers, "kind", row, desc, ERROR_KIND);
+	append_member(headers, "sqlstate", row, desc, ERROR_SQLSTATE);
+	append_member(headers, "error", row, desc, ERROR_TEXT);
 	if (context)
-		append_member(headers, "context", row, desc, 5);
+		append_member(headers, "context", row, desc, ERROR_CONTEXT);
 	appendStringInfoChar(headers, '}');
 	SPI_freetuptable(SPI_tuptable);
 }

@@ -39,12 +39,12 @@ typedef struct Question
 	bool		holds;
 } Question;
 
-static Jsonb *results_of_needs(StepLook *look, const JobqStep *step, bool chain);
-static bool read_question(StepLook *look, const JobqStep *step, Question *question);
+static Jsonb *results_of_needs(StepContext *context, const JobqStep *step, bool chain);
+static bool read_question(StepContext *context, const JobqStep *step, Question *question);
 static void ask(void *arg);
 static int64 own_time(void);
 static ErrorData *ask_in_time(Question *question, bool *late);
-static void skip(StepLook *look, JobqStep *step, StepDone *done);
+static void skip(StepContext *context, JobqStep *step, StepDone *done);
 
 /*
  * Build the value of "$" for the condition: an object with the results of the completed
@@ -52,7 +52,7 @@ static void skip(StepLook *look, JobqStep *step, StepDone *done);
  * are too large.
  */
 static Jsonb *
-results_of_needs(StepLook *look, const JobqStep *step, bool chain)
+results_of_needs(StepContext *context, const JobqStep *step, bool chain)
 {
 	JsonbParseState *state = NULL;
 	Size		size = 0;
@@ -60,7 +60,7 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 	if (chain)
 	{
 		Jsonb	   *result = step->nneeds == 0 ? NULL
-			: step_result_of(look, step->needs[0]->name);
+			: step_result_of(context, step->needs[0]->name);
 
 		return result != NULL ? result : DatumGetJsonbP(jobq_text_to_jsonb("null"));
 	}
@@ -73,7 +73,7 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 
 		if (need->state != STATE_COMPLETED)
 			continue;
-		result = step_result_of(look, need->name);
+		result = step_result_of(context, need->name);
 		value.val.string.val = need->name;
 		value.val.string.len = strlen(need->name);
 		pushJsonbValue(&state, WJB_KEY, &value);
@@ -97,7 +97,7 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
  * if the results are too large.
  */
 static bool
-read_question(StepLook *look, const JobqStep *step, Question *question)
+read_question(StepContext *context, const JobqStep *step, Question *question)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
@@ -118,7 +118,7 @@ read_question(StepLook *look, const JobqStep *step, Question *question)
 	question->condition = TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL));
 	chain = DatumGetBool(jobq_column(row, desc, 2, BOOLOID, &isnull));
 	SPI_freetuptable(SPI_tuptable);
-	question->of = results_of_needs(look, step, chain);
+	question->of = results_of_needs(context, step, chain);
 	return question->of != NULL;
 }
 
@@ -183,7 +183,7 @@ ask_in_time(Question *question, bool *late)
  * Skip the step, because the condition does not hold.
  */
 static void
-skip(StepLook *look, JobqStep *step, StepDone *done)
+skip(StepContext *context, JobqStep *step, StepDone *done)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
@@ -191,7 +191,7 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 	JobqJob		job;
 
 	*done = STEP_DONE_NOTHING;
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return;
 	jobq_query_kept(&plan, "UPDATE jobq_internal.step SET state = 's' WHERE job_id = $1",
 					1, types, &value, NULL, SPI_OK_UPDATE);
@@ -206,7 +206,7 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
  * run; otherwise *done is the outcome.
  */
 bool
-condition_passed(StepLook *look, JobqStep *step, StepDone *done)
+condition_passed(StepContext *context, JobqStep *step, StepDone *done)
 {
 	Question	question = {0};
 	ErrorData  *edata;
@@ -214,7 +214,7 @@ condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 	JobqError	error = {0};
 	JobqJob		job;
 
-	if (!read_question(look, step, &question))
+	if (!read_question(context, step, &question))
 	{
 		error.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
 		error.message = psprintf("the results that \"when\" of step \"%s\" is about are together larger than the allowed %zu kB",
@@ -227,7 +227,7 @@ condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 			return true;
 		if (edata == NULL)
 		{
-			skip(look, step, done);
+			skip(context, step, done);
 			return false;
 		}
 		error.sqlerrcode = edata->sqlerrcode;
@@ -237,9 +237,9 @@ condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 		error.hint = edata->hint;
 	}
 	*done = STEP_DONE_NOTHING;
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return false;
-	step_fail(look, step, &job, &error);
+	step_fail(context, step, &job, &error);
 	nest_step_ended(step);
 	*done = STEP_DONE_ALL;
 	return false;

@@ -439,22 +439,22 @@ typedef struct BatchNews
 } BatchNews;
 
 /* The remaining work of a workflow after an evaluation. */
-typedef struct WorkflowLook
+typedef struct WorkflowFindings
 {
 	bool		blocked;		/* steps wait for other steps */
-	bool		locked;			/* a row was locked: evaluate again later */
+	bool		later;			/* a row was locked: evaluate again later */
 	bool		more;			/* more work is left: evaluate again now */
-} WorkflowLook;
+} WorkflowFindings;
 
 extern void workflow_advance(int64 batch_id, Oid role, TransactionId version,
-							 bool ending, bool grows, WorkflowLook *result);
+							 bool ending, bool grows, WorkflowFindings *result);
 extern bool workflow_grows(int64 batch_id, const BatchNews *news);
 extern bool workflow_go_on(int64 batch_id, Oid role, TransactionId version,
-						   const BatchNews *news, WorkflowLook *result);
+						   const BatchNews *news, WorkflowFindings *result);
 extern bool workflow_is_kept(int64 batch_id);
 
 /* The state of an evaluation of a workflow. */
-typedef struct StepLook
+typedef struct StepContext
 {
 	int64		batch_id;
 	Oid			role;
@@ -466,8 +466,8 @@ typedef struct StepLook
 	Jsonb	   *array;			/* in array_memory */
 	MemoryContext array_memory;
 	MemoryContext memory;		/* reset after each step */
-	WorkflowLook *found;
-} StepLook;
+	WorkflowFindings *found;
+} StepContext;
 
 /* The outcome of moving on a blocked step.  The state of the step is the state in memory. */
 typedef enum StepDone
@@ -485,13 +485,15 @@ typedef enum StepDone
 /* The largest jsonb made from the results of steps, regardless of the settings. */
 #define MAX_OF_RESULTS	((Size) 128 * 1024 * 1024)
 
-extern bool step_take_row(StepLook *look, const JobqStep *step,
+extern Size step_max_size(void);
+extern bool step_results_fit(Jsonb *results, const char *what, JobqError *error);
+extern bool step_take_row(StepContext *context, const JobqStep *step,
 						  JobqJob *job);
-extern Jsonb *step_payload(StepLook *look, Jsonb *payload,
+extern Jsonb *step_payload(StepContext *context, Jsonb *payload,
 						   Jsonb *element, int place, JobqError *error);
-extern int64 step_completed(StepLook *look, const char *name);
+extern int64 step_completed(StepContext *context, const char *name);
 extern Jsonb *step_result_of(void *arg, const char *name);
-extern void step_fail(StepLook *look, JobqStep *step, JobqJob *job,
+extern void step_fail(StepContext *context, JobqStep *step, JobqJob *job,
 					  const JobqError *error);
 
 /* worker/scheduler/nest.c */
@@ -503,7 +505,7 @@ typedef enum NestCancel
 	NEST_LOCKED,				/* the workflow row was locked */
 } NestCancel;
 
-extern StepDone nest_step(StepLook *look, JobqStep *step);
+extern StepDone nest_step(StepContext *context, JobqStep *step);
 extern bool nest_runs(const JobqStep *step);
 extern void nest_step_ended(const JobqStep *step);
 extern NestCancel nest_cancel(const JobqJob *job, bool all);
@@ -511,14 +513,27 @@ extern bool nest_drop_if_lost(int64 id, int64 job_id, bool *dropped);
 extern bool nest_take(int64 job_id, JobqJob *job, bool *taken);
 extern void nest_end(int64 id, char state, bool dropped, JobqJob *job);
 extern bool nest_has_dropped(int64 id);
-extern void nest_go_on(int64 id, WorkflowLook *found);
+
+/* Columns of the result of nest_find_error(). */
+enum
+{
+	ERROR_JOB = 1,
+	ERROR_KIND,
+	ERROR_SQLSTATE,
+	ERROR_TEXT,
+	ERROR_CONTEXT,
+	ERROR_STEP,
+};
+
+extern bool nest_find_error(int64 batch_id);
+extern void nest_go_on(int64 id, WorkflowFindings *found);
 
 /* worker/scheduler/condition.c */
-extern bool condition_passed(StepLook *look, JobqStep *step, StepDone *done);
+extern bool condition_passed(StepContext *context, JobqStep *step, StepDone *done);
 
 /* worker/scheduler/map.c */
-extern StepDone map_step(StepLook *look, JobqStep *step);
-extern Jsonb *map_payload(StepLook *look, const JobqStep *element,
+extern StepDone map_step(StepContext *context, JobqStep *step);
+extern Jsonb *map_payload(StepContext *context, const JobqStep *element,
 						  Jsonb *template, JobqError *error);
 
 /* worker/scheduler/callback.c */
@@ -553,7 +568,7 @@ typedef struct ScheduleError
 extern void schedule_missed(Oid role, const MissedTicks *missed);
 extern void schedule_failed(void *arg);
 
-/* worker/scheduler/batch_look.c */
+/* worker/scheduler/batch_evaluate.c */
 /*
  * The outcome of an evaluation of a batch, which decides when the next evaluation comes.
  *
@@ -561,19 +576,19 @@ extern void schedule_failed(void *arg);
  * then keeps the batch in the list of wanted batches, or forgets the batch until a committing
  * process requests an evaluation.
  */
-typedef enum BatchLook
+typedef enum BatchOutcome
 {
 	/* the batch is forgotten */
-	LOOK_OVER,					/* nothing is left to do: no request counts */
-	LOOK_WITNESS,				/* the end of the witness is a request */
-	LOOK_EACH_END,				/* each end of a job is a request */
+	OUTCOME_OVER,				/* nothing is left to do: no request counts */
+	OUTCOME_WITNESS,			/* the end of the witness is a request */
+	OUTCOME_EACH_END,			/* each end of a job is a request */
 
 	/* the batch stays wanted */
-	LOOK_AGAIN,					/* evaluate now: more work is left to do */
-	LOOK_LATER,					/* evaluate after a pause: a row was locked */
-	LOOK_ALONE,					/* evaluate now, and not in a shared
+	OUTCOME_AGAIN,				/* evaluate now: more work is left to do */
+	OUTCOME_LATER,				/* evaluate after a pause: a row was locked */
+	OUTCOME_ALONE,				/* evaluate now, and not in a shared
 								 * transaction; no row was changed */
-} BatchLook;
+} BatchOutcome;
 
 /* The progress of cancelling a batch's jobs, over several evaluations. */
 typedef struct BatchCancelled
@@ -584,17 +599,17 @@ typedef struct BatchCancelled
 								 * may have been added behind "to" */
 } BatchCancelled;
 
-extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
-							bool shared, BatchCancelled *cancelled, int64 *witness);
-extern void batch_look_failed(int64 id, BatchCancelled *cancelled);
+extern BatchOutcome batch_evaluate(int64 id, const BatchNews *news, int64 bound,
+								   bool shared, BatchCancelled *cancelled, int64 *witness);
+extern void batch_rolled_back(int64 id, BatchCancelled *cancelled);
 
 /* worker/scheduler/batch_read.c */
-extern void batch_look_put_back(int64 by);
+extern void batch_clock_put_back(int64 by);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
 
 /* worker/scheduler/batch_watch.c */
 extern void batch_watch_none(void);
 extern bool batch_watch_begin(int64 id, bool *whole);
-extern void batch_watch_end(int64 id, BatchLook outcome, int64 witness);
+extern void batch_watch_end(int64 id, BatchOutcome outcome, int64 witness);
 
 #endif							/* JOBQ_SCHEDULER_INNER_H */

@@ -39,29 +39,29 @@
 /* Results read by one query. */
 #define RESULTS_PIECE	1000
 
-static bool has_run(StepLook *look, Jsonb *map);
-static Jsonb *read_array(StepLook *look, const JobqStep *step,
+static bool has_run(StepContext *context, Jsonb *map);
+static Jsonb *read_array(StepContext *context, const JobqStep *step,
 						 JobqError *error);
-static Jsonb *get_array(StepLook *look, const JobqStep *step, JobqError *error);
-static StepDone fan_out(StepLook *look, JobqStep *step);
-static bool put_elements(StepLook *look, JobqStep *step, const JobqJob *job,
+static Jsonb *get_array(StepContext *context, const JobqStep *step, JobqError *error);
+static StepDone fan_out(StepContext *context, JobqStep *step);
+static bool put_elements(StepContext *context, JobqStep *step, const JobqJob *job,
 						 Jsonb *array, int n, JobqError *error);
-static void put_rows(StepLook *look, const JobqStep *step, const int64 *ids,
+static void put_rows(StepContext *context, const JobqStep *step, const int64 *ids,
 					 int n);
-static StepDone fan_in(StepLook *look, JobqStep *step);
-static Jsonb *collect(const StepLook *look, const JobqStep *step,
+static StepDone fan_in(StepContext *context, JobqStep *step);
+static Jsonb *collect(const StepContext *context, const JobqStep *step,
 					  JobqError *error);
 
 /*
  * Do the next piece of work for a step whose needs are completed.
  */
 StepDone
-map_step(StepLook *look, JobqStep *step)
+map_step(StepContext *context, JobqStep *step)
 {
 	if (step->nelements == JOBQ_UNKNOWN_ELEMENTS ||
 		step->nwritten < step->nelements)
-		return fan_out(look, step);
-	return jobq_step_elements_done(step) ? fan_in(look, step)
+		return fan_out(context, step);
+	return jobq_step_elements_done(step) ? fan_in(context, step)
 		: STEP_DONE_SO_FAR;
 }
 
@@ -69,11 +69,11 @@ map_step(StepLook *look, JobqStep *step)
  * True if the step referred to by "map" is completed.
  */
 static bool
-has_run(StepLook *look, Jsonb *map)
+has_run(StepContext *context, Jsonb *map)
 {
 	List	   *names = jobq_result_refs(map, "map", false);
 
-	return names != NIL && step_completed(look, linitial(names)) != 0;
+	return names != NIL && step_completed(context, linitial(names)) != 0;
 }
 
 /*
@@ -81,11 +81,11 @@ has_run(StepLook *look, Jsonb *map)
  * NULL on an error, and sets *error.
  */
 static Jsonb *
-read_array(StepLook *look, const JobqStep *step, JobqError *error)
+read_array(StepContext *context, const JobqStep *step, JobqError *error)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
-	JobqRefs	refs = {.result_of = step_result_of,.arg = look};
+	JobqRefs	refs = {.result_of = step_result_of,.arg = context};
 	Datum		value = Int64GetDatum(step->job_id);
 	Jsonb	   *map = NULL;
 	Jsonb	   *array = NULL;
@@ -99,7 +99,7 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 	if (!isnull)
 		map = DatumGetJsonbPCopy(value);
 	SPI_freetuptable(SPI_tuptable);
-	if (map != NULL && !has_run(look, map))
+	if (map != NULL && !has_run(context, map))
 		return DatumGetJsonbP(jobq_text_to_jsonb("[]"));
 	if (map != NULL)
 		array = jobq_results_put(map, &refs, MaxAllocSize, &size);
@@ -113,7 +113,7 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 								  ? psprintf("the %s %s", JsonbTypeName(getIthJsonbValueFromContainer(&array->root, 0)),
 											 jobq_cut_text(JsonbToCString(NULL, &array->root, VARSIZE(array)), 100))
 								  : "an object");
-		error->hint = "The step whose result that is must return an array there.";
+		error->hint = "\"map\" refers to the result of an earlier step, or to a part of the result. Return an array there.";
 		return NULL;
 	}
 	if (JB_ROOT_COUNT(array) > JOBQ_MAX_STEPS)
@@ -132,25 +132,25 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
  * because a rerun frees many elements of the same step.
  */
 static Jsonb *
-get_array(StepLook *look, const JobqStep *step, JobqError *error)
+get_array(StepContext *context, const JobqStep *step, JobqError *error)
 {
 	MemoryContext old;
 
-	if (look->array_of == step)
-		return look->array;
-	MemoryContextReset(look->array_memory);
-	old = MemoryContextSwitchTo(look->array_memory);
-	look->array = read_array(look, step, error);
-	look->array_of = look->array != NULL ? step : NULL;
+	if (context->array_of == step)
+		return context->array;
+	MemoryContextReset(context->array_memory);
+	old = MemoryContextSwitchTo(context->array_memory);
+	context->array = read_array(context, step, error);
+	context->array_of = context->array != NULL ? step : NULL;
 	MemoryContextSwitchTo(old);
-	return look->array;
+	return context->array;
 }
 
 /*
  * Create jobs for the next elements of the array.
  */
 static StepDone
-fan_out(StepLook *look, JobqStep *step)
+fan_out(StepContext *context, JobqStep *step)
 {
 	static const Oid types[] = {INT8OID, INT4OID};
 	static SPIPlanPtr plan = NULL;
@@ -159,12 +159,12 @@ fan_out(StepLook *look, JobqStep *step)
 	Jsonb	   *array;
 	int			n;
 
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return STEP_DONE_NOTHING;
-	array = get_array(look, step, &error);
+	array = get_array(context, step, &error);
 	if (array == NULL)
 	{
-		step_fail(look, step, &job, &error);
+		step_fail(context, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
 	n = (int) JB_ROOT_COUNT(array);
@@ -176,13 +176,13 @@ fan_out(StepLook *look, JobqStep *step)
 						2, types, values, NULL, SPI_OK_UPDATE);
 		step->nelements = n;
 	}
-	if (!put_elements(look, step, &job, array, Min(n - step->nwritten, PIECE),
+	if (!put_elements(context, step, &job, array, Min(n - step->nwritten, PIECE),
 					  &error))
 	{
-		step_fail(look, step, &job, &error);
+		step_fail(context, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
-	jobq_job_insert(look->rel, &job);
+	jobq_job_insert(context->rel, &job);
 	return step->nwritten < n || n == 0 ? STEP_DONE_SOME : STEP_DONE_SO_FAR;
 }
 
@@ -192,7 +192,7 @@ fan_out(StepLook *look, JobqStep *step)
  * elements before are written.
  */
 static bool
-put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
+put_elements(StepContext *context, JobqStep *step, const JobqJob *job, Jsonb *array,
 			 int n, JobqError *error)
 {
 	Jsonb	   *template = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
@@ -215,7 +215,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 		MemoryContextReset(one);
 		payload =
 			JsonbValueToJsonb(getIthJsonbValueFromContainer(&array->root, place));
-		payload = step_payload(look, template, payload, place, error);
+		payload = step_payload(context, template, payload, place, error);
 		if (payload == NULL)
 		{
 			error->message = MemoryContextStrdup(old, error->message);
@@ -228,12 +228,12 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 		JOB_SET(&element, JOB_PAYLOAD, JsonbPGetDatum(payload));
 		jobq_length_add(job_queue_id(&element), 1);
 		jobq_count(&element, JOBQ_N_ENQUEUED, 1);
-		jobq_job_free(look->rel, &element);
+		jobq_job_free(context->rel, &element);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(one);
-	put_rows(look, step, ids, done);
-	jobq_steps_grow(look->workflow, step, ids, done);
+	put_rows(context, step, ids, done);
+	jobq_steps_grow(context->workflow, step, ids, done);
 	pfree(ids);
 	return good;
 }
@@ -242,7 +242,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
  * Insert the rows of jobq_internal.step for the next n elements.
  */
 static void
-put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
+put_rows(StepContext *context, const JobqStep *step, const int64 *ids, int n)
 {
 	Relation	rel = jobq_open_table(JOBQ_STEP_TABLE, RowExclusiveLock);
 	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * Max(n, 1));
@@ -257,7 +257,7 @@ put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
 #define SET_STEP(column, value) \
 	(values[(column) - 1] = (value), nulls[(column) - 1] = false)
 		SET_STEP(STEP_JOB_ID, Int64GetDatum(ids[i]));
-		SET_STEP(STEP_BATCH_ID, Int64GetDatum(look->batch_id));
+		SET_STEP(STEP_BATCH_ID, Int64GetDatum(context->batch_id));
 		SET_STEP(STEP_NAME, CStringGetTextDatum(psprintf("%s[%d]", step->name,
 														 step->nwritten + i)));
 		SET_STEP(STEP_NEEDS, none);
@@ -276,11 +276,11 @@ put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
  * error, and sets *error.
  */
 Jsonb *
-map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
+map_payload(StepContext *context, const JobqStep *element, Jsonb *template,
 			JobqError *error)
 {
 	const JobqStep *step = element->mapper;
-	Jsonb	   *array = get_array(look, step, error);
+	Jsonb	   *array = get_array(context, step, error);
 
 	if (array == NULL)
 		return NULL;
@@ -291,7 +291,7 @@ map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
 								  step->name, element->place);
 		return NULL;
 	}
-	return step_payload(look, template,
+	return step_payload(context, template,
 						JsonbValueToJsonb(getIthJsonbValueFromContainer(&array->root, element->place)),
 						element->place, error);
 }
@@ -300,18 +300,18 @@ map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
  * Complete the step with the array of results, after all elements are over.
  */
 static StepDone
-fan_in(StepLook *look, JobqStep *step)
+fan_in(StepContext *context, JobqStep *step)
 {
 	JobqJob		job;
 	JobqError	error;
 	Jsonb	   *results;
 
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return STEP_DONE_NOTHING;
-	results = collect(look, step, &error);
+	results = collect(context, step, &error);
 	if (results == NULL)
 	{
-		step_fail(look, step, &job, &error);
+		step_fail(context, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
 	jobq_archive(&job, CAUSE_COMPLETED, DT_NOBEGIN, true,
@@ -325,16 +325,17 @@ fan_in(StepLook *look, JobqStep *step)
  * on an error, and sets *error.
  */
 static Jsonb *
-collect(const StepLook *look, const JobqStep *step, JobqError *error)
+collect(const StepContext *context, const JobqStep *step, JobqError *error)
 {
 	static const Oid types[] = {INT8ARRAYOID};
 	static SPIPlanPtr plan = NULL;
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
+	Size		max_size = step_max_size();
 	Size		size = VARHDRSZ;
 	Jsonb	  **results = palloc0(sizeof(Jsonb *) * Max(step->nwritten, 1));
 	Datum	   *ids = palloc(sizeof(Datum) * RESULTS_PIECE);
 	JsonbParseState *state = NULL;
 	Jsonb	   *array;
+	const char *what;
 
 	for (int from = 0; from < step->nwritten && size <= max_size;)
 	{
@@ -344,8 +345,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 
 		for (int i = 0; i < n; i++)
 			ids[i] = Int64GetDatum(step->elements[from + i]->job_id);
-		value = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+		value = jobq_int8_array(ids, n);
 		nrows = jobq_query_kept(&plan, "SELECT id, result FROM jobq_internal.archive WHERE id = ANY ($1)"
 								" AND result IS NOT NULL"
 								" UNION ALL SELECT job_id, result FROM jobq_internal.step WHERE job_id = ANY ($1)"
@@ -355,7 +355,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 		{
 			HeapTuple	row = SPI_tuptable->vals[i];
 			int64		id = DatumGetInt64(jobq_column(row, SPI_tuptable->tupdesc, 1, INT8OID, NULL));
-			JobqStep   *element = jobq_step_of_job(look->workflow, id);
+			JobqStep   *element = jobq_step_of_job(context->workflow, id);
 
 			/* a subscriber's copy in jobq_internal.step is identical */
 			if (element == NULL || element->mapper != step ||
@@ -369,13 +369,10 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 		SPI_freetuptable(SPI_tuptable);
 		from += n;
 	}
-	memset(error, 0, sizeof(JobqError));
-	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+	what = psprintf("results of the elements of step \"%s\"", step->name);
 	if (size > max_size)
 	{
-		error->message = psprintf("results of the %d elements of step \"%s\" are together larger than the allowed %zu kB",
-								  step->nelements, step->name, max_size / 1024);
-		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
+		(void) step_results_fit(NULL, what, error);
 		return NULL;
 	}
 
@@ -393,11 +390,5 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 		pushJsonbValue(&state, WJB_ELEM, &value);
 	}
 	array = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL));
-	if (jobq_too_deep(JsonbPGetDatum(array), VARSIZE(array)))
-	{
-		error->message = psprintf("the nesting of the results of the elements of step \"%s\" is deeper than %d levels",
-								  step->name, JOBQ_MAX_DEPTH);
-		return NULL;
-	}
-	return array;
+	return step_results_fit(array, what, error) ? array : NULL;
 }

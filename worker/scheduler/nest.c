@@ -16,6 +16,9 @@
  * outer batch is retried.  Steps continue like other steps cancelled because of a
  * failure (workflows.c).  Workflows added to the batch continue in nest_go_on().
  *
+ * The retry of a dead letter in a nested workflow also reopens the outer batches, and makes the
+ * jobs that represent the workflow live again: revive_outer() in src/operate/revive.c.
+ *
  * worker/scheduler/nest.c
  *
  *-------------------------------------------------------------------------
@@ -38,13 +41,16 @@
 /* Results read by one query. */
 #define RESULTS_PIECE	1000
 
+/* The error of a step in the error of its workflow, at most; in bytes. */
+#define MAX_ERROR_TEXT	2000
+
 /* Workflows continued in one evaluation, at most. */
 #define GO_ON_PIECE		100
 
 static bool find_job(Relation rel, int64 job_id, JobqJob *job);
 static bool find_workflow(const JobqStep *step, char *state, bool *over);
-static StepDone begin(StepLook *look, JobqStep *step);
-static StepDone complete(StepLook *look, JobqStep *step);
+static StepDone begin(StepContext *context, JobqStep *step);
+static StepDone complete(StepContext *context, JobqStep *step);
 static bool is_step(int64 job_id);
 static uint64 take_back(int64 id, Datum inner_ids);
 static void put_back_jobs(int64 id, uint64 n);
@@ -93,7 +99,7 @@ nest_runs(const JobqStep *step)
  * Begin or continue the workflow of a step whose needs are over.
  */
 StepDone
-nest_step(StepLook *look, JobqStep *step)
+nest_step(StepContext *context, JobqStep *step)
 {
 	JobqError	error = {.sqlerrcode = ERRCODE_UNDEFINED_OBJECT};
 	JobqJob		job;
@@ -102,16 +108,16 @@ nest_step(StepLook *look, JobqStep *step)
 
 	if (!find_workflow(step, &state, &over))
 	{
-		if (!step_take_row(look, step, &job))
+		if (!step_take_row(context, step, &job))
 			return STEP_DONE_NOTHING;
 		error.message = psprintf("the workflow of step \"%s\" is gone", step->name);
-		step_fail(look, step, &job, &error);
+		step_fail(context, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
 	if (over && state == BATCH_COMPLETED)
-		return complete(look, step);
+		return complete(context, step);
 	if (over || state == BATCH_PENDING)
-		return begin(look, step);
+		return begin(context, step);
 	step->state = STEP_LIVE;
 	return STEP_DONE_BEFORE;
 }
@@ -121,7 +127,7 @@ nest_step(StepLook *look, JobqStep *step)
  * locked, or if a session has cancelled the pending workflow since find_workflow().
  */
 static StepDone
-begin(StepLook *look, JobqStep *step)
+begin(StepContext *context, JobqStep *step)
 {
 	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
 	static SPIPlanPtr plan = NULL;
@@ -132,7 +138,7 @@ begin(StepLook *look, JobqStep *step)
 						"id = (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
 						2, types, values, NULL, SPI_OK_UPDATE) == 0)
 	{
-		look->found->locked = true;
+		context->found->later = true;
 		return STEP_DONE_NOTHING;
 	}
 	jobq_at_commit_batch(step->workflow_id, 0, false);
@@ -146,17 +152,17 @@ begin(StepLook *look, JobqStep *step)
  * before.
  */
 static StepDone
-complete(StepLook *look, JobqStep *step)
+complete(StepContext *context, JobqStep *step)
 {
 	JobqJob		job;
 	JobqError	error;
 	Jsonb	   *result;
 
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return STEP_DONE_NOTHING;
 	if (!result_of(step->workflow_id, &result, &error))
 	{
-		step_fail(look, step, &job, &error);
+		step_fail(context, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
 	jobq_archive(&job, CAUSE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result), NULL);
@@ -185,6 +191,10 @@ nest_cancel(const JobqJob *job, bool all)
 	static const Oid types[] = {INT8OID, INT8OID};
 	static SPIPlanPtr find = NULL;
 	static SPIPlanPtr plans[2] = {NULL, NULL};
+#define END_IT(change) \
+	"UPDATE jobq_internal.batch" change \
+	"id = (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)"
+	static const char *const queries[] = {END_IT(" SET dropped = true WHERE "), END_IT(BATCH_CANCELS)};
 	Datum		values[] = {JOB(job, JOB_BATCH_ID), JOB(job, JOB_ID)};
 	Datum		id;
 	bool		done;
@@ -202,11 +212,7 @@ nest_cancel(const JobqJob *job, bool all)
 	SPI_freetuptable(SPI_tuptable);
 	if (done)
 		return NEST_CANCELLED;
-	if (jobq_query_kept(&plans[all ? 1 : 0],
-						psprintf("UPDATE jobq_internal.batch%sid ="
-								 " (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
-								 all ? BATCH_CANCELS : " SET dropped = true WHERE "),
-						1, types, &id, NULL, SPI_OK_UPDATE) == 0)
+	if (jobq_query_kept(&plans[all], queries[all], 1, types, &id, NULL, SPI_OK_UPDATE) == 0)
 		return NEST_LOCKED;
 	jobq_at_commit_batch(DatumGetInt64(id), 0, false);
 	if (all)
@@ -334,12 +340,13 @@ nest_has_dropped(int64 id)
 }
 
 /*
- * Continue the nested workflows added to a batch that has failed and now continues.
- * This concerns workflows dropped because of the failure and already over.  Workflows
- * not yet over follow later; until then, each end of a job is evaluated.
+ * Restart the workflows that were added to a batch, were dropped because the batch had failed,
+ * and are over by now.  The batch itself runs again.  found->blocked is set if a dropped workflow
+ * is not over yet.  Each end of a job of the batch then requests an evaluation, and an evaluation
+ * after the end of the workflow restarts the workflow.
  */
 void
-nest_go_on(int64 id, WorkflowLook *found)
+nest_go_on(int64 id, WorkflowFindings *found)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
@@ -374,7 +381,7 @@ nest_go_on(int64 id, WorkflowLook *found)
 	jobq_pin_queues();
 	n = take_back(id, PointerGetDatum(inner));
 	put_back_jobs(id, n);
-	found->locked |= n < wanted;
+	found->later |= n < wanted;
 	found->more |= n == GO_ON_PIECE;
 }
 
@@ -448,25 +455,10 @@ put_back_jobs(int64 id, uint64 n)
 static bool
 result_of(int64 id, Jsonb **result, JobqError *error)
 {
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
-
 	if (result_of_chain(id, result))
 		return true;
-	memset(error, 0, sizeof(JobqError));
-	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
 	*result = results_by_name(id);
-	if (*result == NULL)
-	{
-		error->message = psprintf("results of the steps of workflow " INT64_FORMAT " are together larger than the allowed %zu kB",
-								  id, max_size / 1024);
-		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
-		return false;
-	}
-	if (!jobq_too_deep(JsonbPGetDatum(*result), VARSIZE(*result)))
-		return true;
-	error->message = psprintf("the nesting of the results of the steps of workflow " INT64_FORMAT " is deeper than %d levels",
-							  id, JOBQ_MAX_DEPTH);
-	return false;
+	return step_results_fit(*result, psprintf("results of the steps of workflow " INT64_FORMAT, id), error);
 }
 
 /*
@@ -506,7 +498,7 @@ results_by_name(int64 id)
 	static const Oid types[] = {INT8OID, INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id), Int64GetDatum(PG_INT64_MIN)};
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
+	Size		max_size = step_max_size();
 	Size		size = VARHDRSZ;
 	JsonbParseState *state = NULL;
 	uint64		n;
@@ -553,38 +545,50 @@ results_by_name(int64 id)
 }
 
 /*
- * Get the error of a failed workflow: the first dead or expired job still known.  A job
- * of an optional step is used only if there is no other.
+ * Find the first dead or expired job of the batch, if it still exists.  A job of an optional step is
+ * used only if there is no other.  The result stays in SPI_tuptable: the columns are ERROR_...
+ */
+bool
+nest_find_error(int64 batch_id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(batch_id);
+
+	return jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context, s.name FROM"
+						   " (SELECT id, finished_at, kind, sqlstate, error, error_context"
+						   "  FROM jobq_internal.dead_letter WHERE batch_id = $1"
+						   "  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
+						   "  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
+						   " LEFT JOIN jobq_internal.step s ON s.job_id = e.id"
+						   " ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
+						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Get the error of a failed workflow.  The text of the job's error is cut.
  */
 static void
 error_of(int64 id, JobqError *error)
 {
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Datum		value = Int64GetDatum(id);
 	HeapTuple	row;
 	TupleDesc	desc;
 	char	   *sqlstate;
+	char	   *name;
 
 	error->sqlerrcode = ERRCODE_JOBQ_WRONG_STATE;
 	error->message = psprintf("workflow " INT64_FORMAT " has failed", id);
-	if (jobq_query_kept(&plan, "SELECT coalesce('step \"' || s.name || '\"', 'job ' || e.id), e.sqlstate,"
-						" pg_catalog.left(e.error, 2000) FROM"
-						" (SELECT id, finished_at, sqlstate, error"
-						"  FROM jobq_internal.dead_letter WHERE batch_id = $1"
-						"  UNION ALL SELECT id, finished_at, NULL, 'it has expired'"
-						"  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
-						" LEFT JOIN jobq_internal.step s ON s.job_id = e.id"
-						" ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
-						1, types, &value, NULL, SPI_OK_SELECT) > 0)
-	{
-		row = SPI_tuptable->vals[0];
-		desc = SPI_tuptable->tupdesc;
-		sqlstate = SPI_getvalue(row, desc, 2);
-		if (sqlstate != NULL && strlen(sqlstate) == 5)
-			error->sqlerrcode = MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
-											  sqlstate[3], sqlstate[4]);
-		error->message = psprintf("workflow " INT64_FORMAT " has failed: %s: %s", id,
-								  SPI_getvalue(row, desc, 1), SPI_getvalue(row, desc, 3));
-	}
+	if (!nest_find_error(id))
+		return;
+	row = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	sqlstate = SPI_getvalue(row, desc, ERROR_SQLSTATE);
+	if (sqlstate != NULL && strlen(sqlstate) == 5)
+		error->sqlerrcode = MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
+										  sqlstate[3], sqlstate[4]);
+	name = SPI_getvalue(row, desc, ERROR_STEP);
+	error->message = psprintf("workflow " INT64_FORMAT " has failed: %s: %s", id,
+							  name != NULL ? psprintf("step \"%s\"", name)
+							  : psprintf("job %s", SPI_getvalue(row, desc, ERROR_JOB)),
+							  jobq_cut_text(SPI_getvalue(row, desc, ERROR_TEXT), MAX_ERROR_TEXT));
 }

@@ -180,8 +180,7 @@ old_rows_batches(Bite *bite)
 
 	if (!bite->repeated)
 		npassed = 0;
-	values[3] = PointerGetDatum(construct_array(passed, npassed, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[3] = jobq_int8_array(passed, npassed);
 	share_begin();
 	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq_internal.batch b WHERE ctid >= $2 AND ctid < $3"
 							  " AND finished_at < $1 AND id <> ALL ($4)"

@@ -394,7 +394,7 @@ clock_put_back(TimestampTz now, int64 by)
 	my_db->limits->due = now;
 	my_db->groups->owners = true;
 	my_db->rescan = true;
-	batch_look_put_back(by);
+	batch_clock_put_back(by);
 	schedules_put_back();
 	jobq_stats_put_back(my_db->dboid, now);
 }

@@ -40,10 +40,10 @@ static int64 outer_completed(int64 batch_id, const char *name);
 /*
  * Delete the row of a blocked step without waiting for a lock.  Returns false if the
  * row is gone, is no longer blocked, or is locked; the last case sets
- * look->found->locked.
+ * context->found->later.
  */
 bool
-step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
+step_take_row(StepContext *context, const JobqStep *step, JobqJob *job)
 {
 	for (;;)
 	{
@@ -53,19 +53,19 @@ step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
 
 		CommandCounterIncrement();
 		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = jobq_job_find(look->rel, step->job_id, snapshot, job);
+		found = jobq_job_find(context->rel, step->job_id, snapshot, job);
 		UnregisterSnapshot(snapshot);
 
 		/* the end of the job leads to another evaluation */
 		if (!found || !job_blocked(job))
 			return false;
-		if (jobq_job_delete_or_blocker(look->rel, job, &blocker))
+		if (jobq_job_delete_or_blocker(context->rel, job, &blocker))
 			return true;
 
 		/* a session is cancelling the job or changing its priority */
 		if (TransactionIdIsValid(blocker))
 		{
-			look->found->locked = true;
+			context->found->later = true;
 			return false;
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -77,11 +77,42 @@ step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
  * again.  Caller has claimed the row.
  */
 void
-step_fail(StepLook *look, JobqStep *step, JobqJob *job,
+step_fail(StepContext *context, JobqStep *step, JobqJob *job,
 		  const JobqError *error)
 {
-	jobq_job_dies(look->rel, job, error);
+	jobq_job_dies(context->rel, job, error);
 	step->state = STEP_DEAD;
+}
+
+/* Largest payload or result made from the results of steps, in bytes. */
+Size
+step_max_size(void)
+{
+	return Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
+}
+
+/*
+ * Check an object or array of results; NULL if it would be larger than step_max_size().  what:
+ * the results, for messages.  Returns false for results that are too large or too deep, and sets
+ * *error.
+ */
+bool
+step_results_fit(Jsonb *results, const char *what, JobqError *error)
+{
+	if (results != NULL && !jobq_too_deep(JsonbPGetDatum(results), VARSIZE(results)))
+		return true;
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+	if (results == NULL)
+	{
+		error->message = psprintf("%s are together larger than the allowed %zu kB", what,
+								  step_max_size() / 1024);
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
+	}
+	else
+		error->message = psprintf("the nesting of the %s is deeper than %d levels", what,
+								  JOBQ_MAX_DEPTH);
+	return false;
 }
 
 /*
@@ -89,13 +120,13 @@ step_fail(StepLook *look, JobqStep *step, JobqJob *job,
  * or NULL.  Returns NULL on an error, and sets *error.
  */
 Jsonb *
-step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
+step_payload(StepContext *context, Jsonb *payload, Jsonb *element, int place,
 			 JobqError *error)
 {
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
+	Size		max_size = step_max_size();
 	JobqRefs	refs = {
 		.result_of = step_result_of,
-		.arg = look,
+		.arg = context,
 		.element = element,
 		.place = place
 	};
@@ -123,13 +154,13 @@ step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
  * step of this name, the outer workflow is searched.
  */
 int64
-step_completed(StepLook *look, const char *name)
+step_completed(StepContext *context, const char *name)
 {
-	JobqStep   *step = jobq_step_named(look->workflow, name);
+	JobqStep   *step = jobq_step_named(context->workflow, name);
 	HASHCTL		info = {
 		.keysize = JOBQ_MAX_STEP_NAME + 1,
 		.entrysize = sizeof(OuterStep),
-		.hcxt = MemoryContextGetParent(look->memory)
+		.hcxt = MemoryContextGetParent(context->memory)
 	};
 	OuterStep  *outer;
 	bool		found;
@@ -138,12 +169,12 @@ step_completed(StepLook *look, const char *name)
 		return step->state == STATE_COMPLETED ? step->job_id : 0;
 	if (strlen(name) > JOBQ_MAX_STEP_NAME)
 		return 0;
-	if (look->outer == NULL)
-		look->outer = hash_create("jobq steps of outer workflows", 16, &info,
-								  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	outer = hash_search(look->outer, name, HASH_ENTER, &found);
+	if (context->outer == NULL)
+		context->outer = hash_create("jobq steps of outer workflows", 16, &info,
+									 HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	outer = hash_search(context->outer, name, HASH_ENTER, &found);
 	if (!found)
-		outer->job_id = outer_completed(look->batch_id, name);
+		outer->job_id = outer_completed(context->batch_id, name);
 	return outer->job_id;
 }
 
@@ -182,12 +213,12 @@ step_result_of(void *arg, const char *name)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
-	StepLook   *look = arg;
-	int64		job_id = step_completed(look, name);
+	StepContext *context = arg;
+	int64		job_id = step_completed(context, name);
 	HASHCTL		info = {
 		.keysize = sizeof(int64),
 		.entrysize = sizeof(StepResult),
-		.hcxt = MemoryContextGetParent(look->memory)
+		.hcxt = MemoryContextGetParent(context->memory)
 	};
 	StepResult *result;
 	bool		found;
@@ -196,10 +227,10 @@ step_result_of(void *arg, const char *name)
 
 	if (job_id == 0)
 		return NULL;
-	if (look->results == NULL)
-		look->results = hash_create("jobq results of steps", 16, &info,
-									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	result = hash_search(look->results, &job_id, HASH_ENTER, &found);
+	if (context->results == NULL)
+		context->results = hash_create("jobq results of steps", 16, &info,
+									   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	result = hash_search(context->results, &job_id, HASH_ENTER, &found);
 	if (found)
 		return result->result;
 	result->result = NULL;

@@ -4,7 +4,7 @@
  *	  Advances workflows: frees steps whose needs are met, and cancels steps
  *	  with lost needs.
  *
- * This is part of the evaluation of the batch (batch_look.c).  The work follows from the
+ * This is part of the evaluation of the batch (batch_evaluate.c).  The work follows from the
  * state of the steps' jobs.  Evaluations may therefore repeat, also after a crash:
  *
  * - A blocked step is freed if each of its needs is completed, or skipped, or
@@ -15,7 +15,7 @@
  *
  * Reading all steps at each end of a job would take longer than the steps.  Large
  * workflows are therefore kept in memory (kept.c), with a list of the steps that can move
- * on.  An evaluation has two ways (advance_steps() in batch_look.c):
+ * on.  An evaluation has two ways (advance_steps() in batch_evaluate.c):
  *
  *	workflow_go_on()	if there is a copy of the same version, and the news list all changes:
  *						apply the news, and move on the listed steps
@@ -51,46 +51,46 @@
 #define MAX_RESTORED	100
 #define RESTORED_PIECE	20
 
-static void begin_look(StepLook *look, int64 batch_id, Oid role,
-					   JobqSteps *workflow, WorkflowLook *found);
-static void end_look(StepLook *look);
+static void begin_steps(StepContext *context, int64 batch_id, Oid role,
+						JobqSteps *workflow, WorkflowFindings *found);
+static void end_steps(StepContext *context);
 static void remember_ends(int64 batch_id, const BatchNews *news);
 static int	choose_dropped(const JobqSteps *workflow, Datum *ids);
-static void restore_chosen(StepLook *look, Datum *ids, int nids);
-static void restore_steps(StepLook *look);
+static void restore_chosen(StepContext *context, Datum *ids, int nids);
+static void restore_steps(StepContext *context);
 static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
-static void cancel_step(StepLook *look, JobqStep *step, const char *reason);
-static bool advance_step(StepLook *look, JobqStep *step, bool ending);
-static StepDone move_step(StepLook *look, JobqStep *step);
-static StepDone free_step(StepLook *look, JobqStep *step);
+static void cancel_step(StepContext *context, JobqStep *step, const char *reason);
+static bool advance_step(StepContext *context, JobqStep *step, bool ending, int64 passed);
+static StepDone move_step(StepContext *context, JobqStep *step);
+static StepDone free_step(StepContext *context, JobqStep *step);
 
 static void
-begin_look(StepLook *look, int64 batch_id, Oid role, JobqSteps *workflow,
-		   WorkflowLook *found)
+begin_steps(StepContext *context, int64 batch_id, Oid role, JobqSteps *workflow,
+			WorkflowFindings *found)
 {
-	memset(look, 0, sizeof(StepLook));
-	look->batch_id = batch_id;
-	look->role = role;
-	look->workflow = workflow;
-	look->found = found;
-	look->rel = jobq_open_jobs();
-	look->array_memory = AllocSetContextCreate(CurrentMemoryContext, "jobq array",
-											   ALLOCSET_DEFAULT_SIZES);
-	look->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
-										 ALLOCSET_DEFAULT_SIZES);
+	memset(context, 0, sizeof(StepContext));
+	context->batch_id = batch_id;
+	context->role = role;
+	context->workflow = workflow;
+	context->found = found;
+	context->rel = jobq_open_jobs();
+	context->array_memory = AllocSetContextCreate(CurrentMemoryContext, "jobq array",
+												  ALLOCSET_DEFAULT_SIZES);
+	context->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
+											ALLOCSET_DEFAULT_SIZES);
 }
 
 static void
-end_look(StepLook *look)
+end_steps(StepContext *context)
 {
-	if (look->results != NULL)
-		hash_destroy(look->results);
-	if (look->outer != NULL)
-		hash_destroy(look->outer);
-	MemoryContextDelete(look->array_memory);
-	MemoryContextDelete(look->memory);
-	table_close(look->rel, NoLock);
+	if (context->results != NULL)
+		hash_destroy(context->results);
+	if (context->outer != NULL)
+		hash_destroy(context->outer);
+	MemoryContextDelete(context->array_memory);
+	MemoryContextDelete(context->memory);
+	table_close(context->rel, NoLock);
 }
 
 /*
@@ -111,16 +111,17 @@ workflow_grows(int64 batch_id, const BatchNews *news)
  */
 void
 workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
-				 bool grows, WorkflowLook *found)
+				 bool grows, WorkflowFindings *found)
 {
 	static const BatchNews all = {.whole = true};
-	StepLook	look;
+	StepContext context;
 	JobqSteps	workflow;
 	MemoryContext old;
+	int64		passed;
 	bool		changed;
 	bool		sound = !ending;
 
-	memset(found, 0, sizeof(WorkflowLook));
+	memset(found, 0, sizeof(WorkflowFindings));
 	kept_forget(batch_id);
 	jobq_steps_load(batch_id, &workflow);
 	for (int i = 0; i < workflow.nsteps; i++)
@@ -144,10 +145,11 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		return;
 	}
 	jobq_injection_point("jobq-steps-read");
-	begin_look(&look, batch_id, role, &workflow, found);
+	begin_steps(&context, batch_id, role, &workflow, found);
 	if (!ending)
-		restore_steps(&look);
-	old = MemoryContextSwitchTo(look.memory);
+		restore_steps(&context);
+	old = MemoryContextSwitchTo(context.memory);
+	passed = share_passed();
 	do
 	{
 		changed = false;
@@ -156,12 +158,12 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 			if (workflow.steps[i]->state != STEP_BLOCKED)
 				continue;
 			CHECK_FOR_INTERRUPTS();
-			changed |= advance_step(&look, workflow.steps[i], ending);
-			MemoryContextReset(look.memory);
+			changed |= advance_step(&context, workflow.steps[i], ending, passed);
+			MemoryContextReset(context.memory);
 		}
 	} while (changed && !found->more);
 	MemoryContextSwitchTo(old);
-	end_look(&look);
+	end_steps(&context);
 
 	found->blocked = false;
 	sound = !ending;
@@ -173,7 +175,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		found->blocked |= !goes_on;
 		sound &= goes_on || step->state == STEP_BLOCKED;
 	}
-	if (sound && (found->blocked || grows) && !found->locked)
+	if (sound && (found->blocked || grows) && !found->later)
 		kept_add(batch_id, version, grows, &workflow);
 	else
 		MemoryContextDelete(workflow.memory);
@@ -185,10 +187,10 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
  */
 bool
 workflow_go_on(int64 batch_id, Oid role, TransactionId version,
-			   const BatchNews *news, WorkflowLook *found)
+			   const BatchNews *news, WorkflowFindings *found)
 {
 	KeptWorkflow *kept = news->whole ? NULL : kept_find(batch_id);
-	StepLook	look;
+	StepContext context;
 	MemoryContext old;
 	bool		sound = true;
 
@@ -197,19 +199,19 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 		kept_forget(batch_id);
 		return false;
 	}
-	memset(found, 0, sizeof(WorkflowLook));
+	memset(found, 0, sizeof(WorkflowFindings));
 	if (XLogLogicalInfoActive() && news->ended.n > 0)
 		remember_ends(batch_id, news);
-	begin_look(&look, batch_id, role, &kept->workflow, found);
-	old = MemoryContextSwitchTo(look.memory);
+	begin_steps(&context, batch_id, role, &kept->workflow, found);
+	old = MemoryContextSwitchTo(context.memory);
 	while (sound && kept->ndone < kept->nready && !found->more)
 	{
 		JobqStep   *step = kept->ready[kept->ndone];
 		StepDone	done;
 
 		CHECK_FOR_INTERRUPTS();
-		done = move_step(&look, step);
-		MemoryContextReset(look.memory);
+		done = move_step(&context, step);
+		MemoryContextReset(context.memory);
 		if (done == STEP_DONE_SOME)
 		{
 			found->more = true;
@@ -226,7 +228,7 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 		found->more = kept->ndone < kept->nready && share_over();
 	}
 	MemoryContextSwitchTo(old);
-	end_look(&look);
+	end_steps(&context);
 	sound &= kept_count(kept);
 	found->blocked = !sound || kept->nblocked > 0;
 	if (!sound || (kept->nblocked == 0 && !kept->grows))
@@ -297,8 +299,7 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 	}
 	if (nids == 0)
 		return true;
-	array = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
-											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	array = jobq_int8_array(ids, nids);
 	n = jobq_query_kept(&plan, "SELECT id, state FROM jobq_internal.archive WHERE id = ANY ($1)"
 						" UNION ALL SELECT id, 'l' FROM jobq_internal.job WHERE id = ANY ($1)"
 						" AND run_at < 'infinity'",
@@ -352,9 +353,7 @@ remember_ends(int64 batch_id, const BatchNews *news)
 	ids = palloc(sizeof(Datum) * news->ended.n);
 	for (int i = 0; i < news->ended.n; i++)
 		ids[i] = Int64GetDatum(news->ended.ids[i]);
-	values[1] = PointerGetDatum(construct_array(ids, news->ended.n, INT8OID, 8,
-												FLOAT8PASSBYVAL,
-												TYPALIGN_DOUBLE));
+	values[1] = jobq_int8_array(ids, news->ended.n);
 	jobq_query_kept(&plans[1], "UPDATE jobq_internal.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
 					" FROM jobq_internal.archive a WHERE a.id = ANY ($2) AND a.id = s.job_id"
 					" AND s.job_id IN (SELECT job_id FROM jobq_internal.step WHERE batch_id = $1"
@@ -394,19 +393,17 @@ choose_dropped(const JobqSteps *workflow, Datum *ids)
  * Block the chosen steps again.
  */
 static void
-restore_chosen(StepLook *look, Datum *ids, int nids)
+restore_chosen(StepContext *context, Datum *ids, int nids)
 {
 	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
 	Datum		values[3];
 	JobqAgain	again = {
-		.batch_id = look->batch_id,.role = look->role,.workflow = look->workflow
+		.batch_id = context->batch_id,.role = context->role,.workflow = context->workflow
 	};
 	uint64		n;
 
-	values[0] = Int64GetDatum(look->batch_id);
-	values[1] = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
-												FLOAT8PASSBYVAL,
-												TYPALIGN_DOUBLE));
+	values[0] = Int64GetDatum(context->batch_id);
+	values[1] = jobq_int8_array(ids, nids);
 	values[2] = TimestampTzGetDatum(jobq_now());
 	jobq_pin_queues();
 	n = jobq_query("WITH a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
@@ -418,7 +415,7 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 				   " JOIN jobq_internal.step s ON s.job_id = a.id"
 				   " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);
-	jobq_steps_again(look->rel, &again);
+	jobq_steps_again(context->rel, &again);
 	if (n < (uint64) nids)
 	{
 		/* steps no longer in the archive are counted in the batch */
@@ -437,10 +434,10 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 									  " LEFT JOIN jobq_internal.step m ON m.job_id = t.element_of ORDER BY t.job_id",
 									  3, types, values, NULL, SPI_OK_SELECT);
 
-		jobq_steps_again(look->rel, &again);
+		jobq_steps_again(context->rel, &again);
 		n += more;
 	}
-	look->found->locked |= n < (uint64) nids;
+	context->found->later |= n < (uint64) nids;
 }
 
 /*
@@ -448,20 +445,20 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
  * as time allows.
  */
 static void
-restore_steps(StepLook *look)
+restore_steps(StepContext *context)
 {
 	Datum		ids[RESTORED_PIECE];
 	int64		passed = share_passed();
 	int			done = 0;
 	int			n;
 
-	while ((n = choose_dropped(look->workflow, ids)) > 0)
+	while ((n = choose_dropped(context->workflow, ids)) > 0)
 	{
-		restore_chosen(look, ids, n);
+		restore_chosen(context, ids, n);
 		done += n;
 		if (n == RESTORED_PIECE && (done >= MAX_RESTORED || share_over_from(passed)))
 		{
-			look->found->more = true;
+			context->found->more = true;
 			break;
 		}
 	}
@@ -469,27 +466,27 @@ restore_steps(StepLook *look)
 
 /*
  * Cancel the blocked step if a need is lost, or move on the step if all needs are over.
- * Returns true if the step has left the state BLOCKED.  Sets look->found->more if work is
- * left, or if the time slice is over.
+ * Returns true if the step has left the state BLOCKED.  Sets context->found->more if work is
+ * left, or if the time slice is over.  passed: the part of the time slice used for reading the
+ * steps.  At least as much time is used for moving them on, because the next evaluation reads all
+ * steps again.
  */
 static bool
-advance_step(StepLook *look, JobqStep *step, bool ending)
+advance_step(StepContext *context, JobqStep *step, bool ending, int64 passed)
 {
 	StepDone	done = STEP_DONE_ALL;
 	const char *reason = jobq_step_lost_need_or_element(step);
 
 	Assert(step->state == STEP_BLOCKED);
 	if (reason != NULL)
-		cancel_step(look, step, reason);
+		cancel_step(context, step, reason);
 	else if (!ending && jobq_step_needs_done(step))
-		done = move_step(look, step);
-	look->found->more |= done == STEP_DONE_SOME;
+		done = move_step(context, step);
+	context->found->more |= done == STEP_DONE_SOME;
 	if (step->state == STEP_BLOCKED)
 		return false;
-
-	/* each evaluation makes progress, even after a long reading */
 	if (done != STEP_DONE_BEFORE)
-		look->found->more |= share_over();
+		context->found->more |= share_over_from(passed);
 	return true;
 }
 
@@ -497,11 +494,11 @@ advance_step(StepLook *look, JobqStep *step, bool ending)
  * Cancel a step with a lost need.  Without its row, the step stays as it is.
  */
 static void
-cancel_step(StepLook *look, JobqStep *step, const char *reason)
+cancel_step(StepContext *context, JobqStep *step, const char *reason)
 {
 	JobqJob		job;
 
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return;
 	jobq_archive_unstarted(&job, CAUSE_NEED_LOST, reason);
 	step->state = STEP_DROPPED;
@@ -514,18 +511,18 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
  * before the step begins.
  */
 static StepDone
-move_step(StepLook *look, JobqStep *step)
+move_step(StepContext *context, JobqStep *step)
 {
 	if (step->conditional && step->nwritten == 0 && !nest_runs(step))
 	{
 		StepDone	done;
 
-		if (!condition_passed(look, step, &done))
+		if (!condition_passed(context, step, &done))
 			return done;
 	}
 	if (step->workflow_id != 0)
-		return nest_step(look, step);
-	return step->mapped ? map_step(look, step) : free_step(look, step);
+		return nest_step(context, step);
+	return step->mapped ? map_step(context, step) : free_step(context, step);
 }
 
 /*
@@ -533,12 +530,12 @@ move_step(StepLook *look, JobqStep *step)
  * whose job was created again, with the element in its payload.
  */
 static StepDone
-free_step(StepLook *look, JobqStep *step)
+free_step(StepContext *context, JobqStep *step)
 {
 	Jsonb	   *payload;
 	JobqJob		job;
 
-	if (!step_take_row(look, step, &job))
+	if (!step_take_row(context, step, &job))
 		return STEP_DONE_NOTHING;
 	payload = DatumGetJsonbP(JOB(&job, JOB_PAYLOAD));
 	if (step->mapper != NULL || jobq_result_refs(payload, "payload", false) != NIL)
@@ -546,16 +543,16 @@ free_step(StepLook *look, JobqStep *step)
 		JobqError	error;
 
 		payload = step->mapper != NULL
-			? map_payload(look, step, payload, &error)
-			: step_payload(look, payload, NULL, 0, &error);
+			? map_payload(context, step, payload, &error)
+			: step_payload(context, payload, NULL, 0, &error);
 		if (payload == NULL)
 		{
-			step_fail(look, step, &job, &error);
+			step_fail(context, step, &job, &error);
 			return STEP_DONE_ALL;
 		}
 		JOB_SET(&job, JOB_PAYLOAD, JsonbPGetDatum(payload));
 	}
-	jobq_job_free(look->rel, &job);
+	jobq_job_free(context->rel, &job);
 	step->state = STEP_LIVE;
 	return STEP_DONE_ALL;
 }
