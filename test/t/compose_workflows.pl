@@ -11,6 +11,7 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 my $setup = q{
 CREATE EXTENSION jobq;
@@ -151,6 +152,46 @@ looked();
 $past->query_safe('ROLLBACK');
 $past->quit;
 wait_for($node, 'kept: what has ended meanwhile is known', "SELECT state = 'completed' FROM jobq.batches WHERE id = $kept");
+
+# The scheduler forgets the workflow with news that no evaluation has used: the role has 500 other
+# batches that wait for locks.  A sweep, after ten seconds at the earliest, would read the whole
+# workflow.  A slow machine gets three attempts to be faster than the sweep.
+my @others = split /\n/, sql(q{
+CREATE TEMP TABLE other AS SELECT jobq.create_batch() AS id FROM generate_series(1, 500);
+SELECT count(*) FROM other, jobq.add_jobs(id, 'x', '{1}', '{"queue": "outside"}') \gset
+SELECT count(jobq.start_batch(id)) FROM other \gset
+SELECT id FROM other});
+my $others = join ',', @others;
+my $locks = $node->background_psql('postgres');
+$locks->query_safe("BEGIN; SELECT count(*) FROM (SELECT FROM jobq_internal.batch WHERE id IN ($others) FOR NO KEY UPDATE) b");
+sql(qq{SELECT count(jobq.ack(r.id, r.token)) FROM (SELECT id FROM jobq.live_jobs WHERE batch_id IN ($others) OFFSET 0) j CROSS JOIN LATERAL jobq.reserve_job(j.id) r});
+# their pauses grow
+usleep(5_000_000);
+my ($begun, $took);
+foreach my $attempt (1 .. 3)
+{
+	my $flow = sql(q{SELECT jobq.create_workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', '[{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x"}]'
+	|| (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'x', 'needs', '["b", "c"]'::jsonb)) FROM generate_series(1, 40) i)))});
+
+	finish_step($flow, 'a');
+	looked();
+	$past = $node->background_psql('postgres');
+	$past->query_safe("BEGIN; SELECT jobq.rerun_steps($flow, 'a')");
+	$begun = time;
+	finish_step($flow, 'b');
+	looked() foreach 1 .. 4;
+	$past->query_safe('ROLLBACK');
+	$past->quit;
+	finish_step($flow, 'c');
+	poll($node, "SELECT count(*) = 40 FROM jobq.steps WHERE batch_id = $flow AND state = 'ready'");
+	$took = time - $begun;
+	sql("SELECT jobq.cancel_batch($flow)");
+	last if $took < 10;
+}
+cmp_ok($took, '<', 10, 'kept: the workflow is read as a whole after news was lost');
+$locks->query_safe('ROLLBACK');
+$locks->quit;
+work_off($node, 'kept: the other batches are over', "SELECT count(*) FROM jobq.batches WHERE id IN ($others) AND finished_at IS NULL");
 
 #
 # Sessions and steps add steps, with crashes meanwhile.
