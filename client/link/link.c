@@ -85,8 +85,13 @@ start(Link *link)
 static void
 drop(Link *link, const char *why)
 {
-	double		pause = link->pause * (0.75 + 0.5 * drand48());
 	bool		again = link->state == LINK_DOWN || link->state == LINK_CONNECTING;
+	double		pause;
+
+	/* a server may accept connections, and close each at once */
+	if (!again && seconds() > link->up_since + LAST_PAUSE)
+		link->pause = FIRST_PAUSE;
+	pause = link->pause * (0.75 + 0.5 * drand48());
 
 	if (trouble_is_news(why))
 	{
@@ -177,7 +182,7 @@ connect_further(Link *link)
 		hosts_answer(&link->hosts);
 		link->loss_was_said = false;
 		link->failures = 0;
-		link->pause = FIRST_PAUSE;
+		link->up_since = seconds();
 		PQsetnonblocking(link->conn, 1);
 		link->state = LINK_IDLE;
 	}

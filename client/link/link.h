@@ -11,7 +11,8 @@
  * A command with a single statement blocks: connect_now(), then query().  A program that
  * must serve other events meanwhile uses a Link: a non-blocking connection that reconnects
  * after a loss.  Such a program waits for all events in poll().  A lost link reconnects
- * after a pause.  The pause grows from 0.1 to 10 seconds, and each loss is printed once.
+ * after a pause.  The pause grows from 0.1 to 10 seconds, until a connection has lasted for 10
+ * seconds.  Each loss is printed once.
  *
  * Errors: functions that return no status print the error and end the program.  Functions
  * of a Link never end the program, except for the first connection.
@@ -184,6 +185,7 @@ typedef struct Link
 	bool		sending;		/* data is left to send */
 	double		retry_at;		/* if DOWN */
 	double		pause;			/* mean of the next pause */
+	double		up_since;		/* when the connection was made */
 	int			failures;		/* failed attempts in a row */
 	bool		loss_was_said;
 	Hosts		hosts;

@@ -63,25 +63,27 @@ channel_changed(WebDatabase *database, int64_t job)
 }
 
 /*
- * Send LISTEN or UNLISTEN for the next changed channel, if the connection is idle.
+ * Send LISTEN or UNLISTEN for the next changed channel, if the connection is idle.  Channels
+ * without users and without LISTEN are freed also while there is no connection: callers may come
+ * and go then.
  */
 static void
 listener_run(WebDatabase *database)
 {
-	for (Channel **at = &database->channels; *at != NULL && database->listener.state == LINK_IDLE;)
+	for (Channel **at = &database->channels; *at != NULL;)
 	{
 		Channel    *channel = *at;
 		char		sql[64];
 
-		if (channel->listening == (channel->users > 0))
+		if (channel->users == 0 && !channel->listening)
 		{
-			if (channel->listening)
-				at = &channel->next;
-			else
-			{
-				*at = channel->next;
-				free(channel);
-			}
+			*at = channel->next;
+			free(channel);
+			continue;
+		}
+		if (channel->listening == (channel->users > 0) || database->listener.state != LINK_IDLE)
+		{
+			at = &channel->next;
 			continue;
 		}
 		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->users > 0 ? "LISTEN" : "UNLISTEN",

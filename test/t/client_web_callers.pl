@@ -255,6 +255,23 @@ cmp_ok(time - $answered, '<', 45, 'a connection that has sent a large body close
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
 unlike($server->{err}, qr/notice|warning/, 'and none of it is said');
+
+# If the connection that listens is lost each time soon after it was made, the pauses grow.
+$server = serve($jobq);
+my $lost = sql(q{
+DO $$ DECLARE n int := 0; until timestamptz := clock_timestamp() + '8 s'; BEGIN
+	WHILE clock_timestamp() < until LOOP
+		n := n + (SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE application_name ~ '^jobq' AND usename = current_user AND pid <> pg_backend_pid());
+		PERFORM pg_sleep(0.02), pg_stat_clear_snapshot();
+	END LOOP;
+	PERFORM set_config('test.lost', n::text, false);
+END $$;
+SELECT current_setting('test.lost')});
+cmp_ok($lost, '>', 0, 'connections that listen are lost');
+cmp_ok($lost, '<=', 12, 'they are not made again at once');
+$server->{process}->signal('TERM');
+ok($server->{process}->finish, 'it ends');
 $node->stop;
 no_failed_assertion($node);
 done_testing();
