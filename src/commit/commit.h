@@ -233,8 +233,7 @@ extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_failed(const JobqPush *job);
 
 /* src/commit/group_commit.c */
-extern void jobq_at_commit_group_held(int64 group, int64 job_id,
-									  TimestampTz since);
+extern void jobq_at_commit_group_held(const JobqGroupHold *hold);
 extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_group_moved(int64 group, int64 job_id);
 extern void jobq_at_abort_group_moved(int64 group, int64 job_id);

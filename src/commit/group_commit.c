@@ -4,8 +4,8 @@
  *	  Changes, at commit, of the jobs for which groups wait.
  *
  * A job that has begun and will run again holds its group.  The row stores the beginning of
- * the hold (group_held).  The group in shared memory is updated before the job returns its
- * permits, so that the group waits from then on.  An update that ends or moves the wait
+ * the hold (group_held).  The group in shared memory is updated before the job is handed over
+ * and returns its permits, so that the group waits from then on.  An update that ends or moves the wait
  * follows after permits were returned.  Otherwise a process that removes the job could come
  * before the process that has just put the job back.
  *
@@ -27,9 +27,7 @@
 typedef struct PendingGroup
 {
 	SubTransactionId subid;
-	int64		group;
-	int64		job_id;
-	TimestampTz since;			/* the job holds the group since then */
+	JobqGroupHold hold;			/* only group and job, unless in "held" */
 	bool		moved;			/* its lane or its time has changed */
 } PendingGroup;
 
@@ -46,31 +44,39 @@ static PendingGroups ended;
 static PendingGroups awaited;	/* written by this transaction */
 
 static void
-note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since, bool moved)
+note(PendingGroups *pending, const JobqGroupHold *hold, bool moved)
 {
 	pending->jobs = jobq_grow(pending->jobs, &pending->max, pending->n + 1,
 							  sizeof(PendingGroup));
 	pending->jobs[pending->n++] = (PendingGroup)
 	{
-		GetCurrentSubTransactionId(), group, job_id, since, moved
+		GetCurrentSubTransactionId(), *hold, moved
 	};
 }
 
+static void
+note_job(PendingGroups *pending, int64 group, int64 job_id, bool moved)
+{
+	JobqGroupHold hold = {.group = group,.job = job_id};
+
+	note(pending, &hold, moved);
+}
+
 /*
- * At commit, record in the group that this job holds the group since "since".  The job has a
- * permit of the group and will run again.  Takes no lock.
+ * At commit, make the group wait for this job, which has begun and will run again.  Takes no
+ * lock.
  */
 void
-jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
+jobq_at_commit_group_held(const JobqGroupHold *hold)
 {
-	note(&held, group, job_id, since, false);
+	note(&held, hold, false);
 }
 
 /* At commit, end the group's wait for this job, if any.  Takes no lock. */
 void
 jobq_at_commit_group_end(int64 group, int64 job_id)
 {
-	note(&ended, group, job_id, 0, false);
+	note_job(&ended, group, job_id, false);
 }
 
 /*
@@ -82,7 +88,7 @@ void
 jobq_at_commit_group_moved(int64 group, int64 job_id)
 {
 	if (group != 0)
-		note(&ended, group, job_id, 0, true);
+		note_job(&ended, group, job_id, true);
 }
 
 /*
@@ -92,7 +98,7 @@ jobq_at_commit_group_moved(int64 group, int64 job_id)
 void
 jobq_at_abort_group_moved(int64 group, int64 job_id)
 {
-	note(&awaited, group, job_id, 0, true);
+	note_job(&awaited, group, job_id, true);
 }
 
 static void
@@ -134,8 +140,7 @@ held_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(db->lock);
 	for (int i = 0; i < held.n; i++)
-		jobq_group_held(db, held.jobs[i].group, held.jobs[i].job_id,
-						held.jobs[i].since);
+		jobq_group_held(db, &held.jobs[i].hold, jobq_my_slot, now, wake);
 	held.n = 0;
 }
 
@@ -169,12 +174,12 @@ ended_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	AssertExclusive(db->lock);
 	for (int i = 0; i < ended.n; i++)
 	{
-		const PendingGroup *job = &ended.jobs[i];
+		const JobqGroupHold *job = &ended.jobs[i].hold;
 
-		if (job->moved)
-			jobq_group_moved(db, job->group, job->job_id, now, wake);
+		if (ended.jobs[i].moved)
+			jobq_group_moved(db, job->group, job->job, now, wake);
 		else
-			jobq_group_end(db, job->group, job->job_id, now, wake);
+			jobq_group_end(db, job->group, job->job, now, wake);
 	}
 	ended.n = 0;
 }
@@ -230,7 +235,7 @@ awaited_abort(SubTransactionId since)
 		return;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (int i = awaited.n; i < n; i++)
-		jobq_group_moved(db, awaited.jobs[i].group, awaited.jobs[i].job_id,
+		jobq_group_moved(db, awaited.jobs[i].hold.group, awaited.jobs[i].hold.job,
 						 jobq_now(), &wake);
 	jobq_unlock(db, &wake);
 }

@@ -453,8 +453,7 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 
 	/* keep the job's hold on its group, with the original start time */
 	if (!JOB_ISNULL(&job, JOB_GROUP_HELD))
-		jobq_at_commit_group_held(job_group(&job), job_id(&job),
-								  job_held_since(&job));
+		jobq_job_holds_group(&job);
 	jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 }

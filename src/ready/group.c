@@ -335,16 +335,57 @@ unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
 }
 
 /*
+ * A job that has begun has committed, and will run again.  If a process has the permit of the
+ * group for this job, the job becomes the owner when the permit is returned.  A job of a call
+ * shares the permit of the call, and becomes the owner now.  slot: the slot of this process, or
+ * NULL.
+ *
+ * A job without a permit was charged late, because another session had its row.  The job may have
+ * ended since its commit, so the scheduler reads the owners.  No job of the group starts before.
+ */
+void
+jobq_group_held(JobqDatabase *db, const JobqGroupHold *hold, const JobqSlot *slot,
+				TimestampTz now, JobqWakeList *wake)
+{
+	uint16		limiter = jobq_limiter_find(db, hold->queue_id, 0);
+	JobqGroup  *group = group_for(db, hold->group, limiter, hold->role, now);
+
+	AssertExclusive(db->lock);
+	if (group == NULL)
+	{
+		db->groups->owners = wake->scheduler = true;
+		return;
+	}
+	group_set_policy(db, group, limiter);
+	if (group->called == hold->job)
+		group->called = 0;		/* the job was locked, and is elsewhere now */
+	if (group->current == hold->job)
+		group->current_since = hold->since;
+	if (group->owner == hold->job)
+		group->owner_since = hold->since;
+	if (group->running > 0 && group->slot == 0 && group->current == hold->job)
+		return;
+	if (group->owner != hold->job && group_has_owners(db, group))
+	{
+		if (group->owner == 0 && slot != NULL && group->slot == SLOT_NUMBER(slot))
+			jobq_group_wait_for(group, hold->job, hold->queue_id, hold->since);
+		else
+			group->others = JOBQ_OTHERS_KNOWN;
+	}
+	group_advance(db, group, now, wake);
+}
+
+/*
  * The job's transaction is over.  If the job will run again ("live"), its group waits for the
  * job, unless the queue has another policy, or the wait has timed out.  unused: the job did
- * not run.
+ * not run.  Another process may then have charged an earlier attempt of the job meanwhile
+ * (jobq_group_held()).
  */
 void
 group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 			bool unused, TimestampTz now, JobqWakeList *wake)
 {
 	JobqGroup  *group = &db->groups->groups[place];
-	JobqLimiter *policy = group_policy(db, group);
 
 	AssertExclusive(db->lock);
 	Assert(group->id != 0 && group->running > 0);
@@ -356,7 +397,8 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	 * job ran remains, too.  And another session may have removed the job,
 	 * which was to run again, before this call.
 	 */
-	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
+	if ((live || (unused && group->current_since != 0)) && group->current == id &&
+		group_has_owners(db, group))
 	{
 		if (group->owner == 0 || group->owner == id)
 			jobq_group_wait_for(group, id, group->current_queue,

@@ -20,8 +20,6 @@
 
 #include "ready/inner.h"
 
-#define SLOT_NUMBER(slot) ((uint32) ((slot) - jobq_shared->slots) + 1)
-
 static bool may_join(JobqDatabase *db, JobqGroup *group, const JobqSlot *slot,
 					 const JobqLane *lane, uint32 index, TimestampTz now);
 static void forget(JobqDatabase *db, JobqSlot *slot, JobqGroup *group);
@@ -148,25 +146,20 @@ group_set_next(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, uint32 place, T
 }
 
 /*
- * A job of the call has committed, and will run again.  The call gives up the permit of its group,
- * and its further jobs of the group.  The group may have to wait for the job.  The caller then
- * checks whether the job still exists.  since: start of an earlier wait for the job, or 0.
+ * The call gives up the permit of a group.  A job of the group has committed and will run again: see
+ * jobq_group_held().  Does nothing if the call does not have the permit any more.
  */
 void
-jobq_set_again(JobqDatabase *db, JobqSlot *slot, uint32 place, int64 id, TimestampTz since,
-			   TimestampTz now, JobqWakeList *wake)
+jobq_set_leave(JobqDatabase *db, JobqSlot *slot, uint32 place, TimestampTz now,
+			   JobqWakeList *wake)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 
 	AssertExclusive(db->lock);
 	if (group->slot != SLOT_NUMBER(slot))
-		return;					/* given up for another job of the group */
+		return;
 	forget(db, slot, group);
-	if (group->current != id)
-		group_is_run_by(group, id);
-	if (since != 0)
-		group->current_since = since;
-	group_leave(db, place, id, true, false, now, wake);
+	group_leave(db, place, 0, false, true, now, wake);
 }
 
 /*
@@ -202,7 +195,8 @@ jobq_set_alone_over(JobqDatabase *db, JobqSlot *slot, int64 id, TimestampTz now,
 
 /*
  * Return the permits of all groups of the call.  Jobs for which a group waits have reported
- * their end at commit.
+ * their end at commit.  The worker may exit before it has checked whether a job still exists for
+ * which a group waits.  The scheduler does so then.
  */
 void
 jobq_set_leave_all(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeList *wake)
@@ -212,7 +206,8 @@ jobq_set_leave_all(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeLi
 	AssertExclusive(db->lock);
 	while ((place = slot->holding->groups) != JOBQ_NONE)
 	{
-		forget(db, slot, &db->groups->groups[place]);
-		group_leave(db, place, 0, false, true, now, wake);
+		if (db->groups->groups[place].owner != 0)
+			db->groups->owners = wake->scheduler = true;
+		jobq_set_leave(db, slot, place, now, wake);
 	}
 }

@@ -124,18 +124,26 @@ group_policy(JobqDatabase *db, const JobqGroup *group)
 }
 
 /*
+ * Does the group wait for jobs that will run again?
+ */
+bool
+group_has_owners(JobqDatabase *db, const JobqGroup *group)
+{
+	const JobqLimiter *policy = group_policy(db, group);
+
+	return policy->group_wait && policy->group_max_running == 1;
+}
+
+/*
  * Set the policy of the group's queue, which may have changed.  The group may no longer have
  * to wait for its owner.
  */
 void
 group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 {
-	JobqLimiter *policy;
-
 	AssertExclusive(db->lock);
 	group->limiter = jobq_group_shared(group->id) ? JOBQ_NO_LIMITER : limiter;
-	policy = group_policy(db, group);
-	if (!policy->group_wait || policy->group_max_running != 1)
+	if (!group_has_owners(db, group))
 	{
 		group->owner = 0;
 		group->others = JOBQ_OTHERS_NONE;
@@ -204,24 +212,6 @@ jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
 	group->owner = id;
 	group->owner_since = since;
 	group->owner_queue = queue_id;
-}
-
-/*
- * Record when a job that will run again came back for the first time.  The job has a permit
- * of the group.
- */
-void
-jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
-{
-	JobqGroup  *group = jobq_group_find(db, id);
-
-	AssertExclusive(db->lock);
-	if (group == NULL)
-		return;
-	if (group->current == job_id)
-		group->current_since = since;
-	if (group->owner == job_id)
-		group->owner_since = since;
 }
 
 /*

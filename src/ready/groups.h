@@ -133,6 +133,16 @@ typedef struct JobqGroups
 	JobqTimers	timers;			/* [jobq_max_groups] */
 } JobqGroups;
 
+/* A job that has begun and will run again: its group waits for the job. */
+typedef struct JobqGroupHold
+{
+	int64		group;
+	int64		job;
+	int32		queue_id;
+	Oid			role;
+	TimestampTz since;			/* since the job first came back */
+} JobqGroupHold;
+
 /* src/ready/group_table.c */
 extern JobqGroup *jobq_group_find(JobqDatabase *db, int64 id);
 extern JobqGroup *jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter,
@@ -144,14 +154,14 @@ extern TimestampTz jobq_group_waits_until(JobqDatabase *db,
 extern void jobq_group_take(JobqGroup *group, int64 id, int32 queue_id);
 extern void jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
 								TimestampTz since);
-extern void jobq_group_held(JobqDatabase *db, int64 id, int64 job_id,
-							TimestampTz since);
 extern void jobq_groups_read_begin(JobqDatabase *db);
 extern bool jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id,
 							TimestampTz since);
 extern void jobq_groups_read_end(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/group.c */
+extern void jobq_group_held(JobqDatabase *db, const JobqGroupHold *hold, const JobqSlot *slot,
+							TimestampTz now, JobqWakeList *wake);
 extern bool jobq_group_call(JobqDatabase *db, uint32 group, const JobqPush *job);
 extern void jobq_group_taken(JobqDatabase *db, uint32 place,
 							 const JobqPush *job);

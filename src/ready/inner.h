@@ -147,6 +147,7 @@ extern void group_is_run_by(JobqGroup *group, int64 id);
 
 extern void groups_clear(JobqDatabase *db);
 extern JobqLimiter *group_policy(JobqDatabase *db, const JobqGroup *group);
+extern bool group_has_owners(JobqDatabase *db, const JobqGroup *group);
 extern void group_set_policy(JobqDatabase *db, JobqGroup *group,
 							 uint16 limiter);
 extern void group_lose_patience(JobqDatabase *db, JobqGroup *group,
@@ -345,6 +346,9 @@ extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 						bool unused, TimestampTz now, JobqWakeList *wake);
 extern void group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 						  JobqWakeList *wake);
+
+/* The number of a slot in JobqGroup.slot. */
+#define SLOT_NUMBER(slot) ((uint32) ((slot) - jobq_shared->slots) + 1)
 
 /* src/ready/group_set.c */
 extern bool group_set_takes(JobqDatabase *db, const JobqLane *lane, int64 group);

@@ -248,8 +248,8 @@ extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
 								JobqHolder *holders, int n, int most, int *at);
 
 /* src/ready/group_set.c */
-extern void jobq_set_again(JobqDatabase *db, JobqSlot *slot, uint32 place, int64 id,
-						   TimestampTz since, TimestampTz now, JobqWakeList *wake);
+extern void jobq_set_leave(JobqDatabase *db, JobqSlot *slot, uint32 place, TimestampTz now,
+						   JobqWakeList *wake);
 extern void jobq_set_alone(JobqDatabase *db, JobqSlot *slot, uint32 place, int64 id);
 extern void jobq_set_alone_over(JobqDatabase *db, JobqSlot *slot, int64 id, TimestampTz now,
 								JobqWakeList *wake);

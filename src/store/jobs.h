@@ -330,6 +330,7 @@ extern bool jobq_job_find_now(Relation rel, int64 id, JobqJob *job);
 extern void jobq_job_insert(Relation rel, JobqJob *job);
 extern void jobq_job_insert_back(Relation rel, JobqJob *job);
 extern void jobq_job_insert_again(Relation rel, JobqJob *job);
+extern void jobq_job_holds_group(const JobqJob *job);
 extern bool jobq_job_delete(Relation rel, JobqJob *job);
 extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);

@@ -225,9 +225,23 @@ jobq_job_insert_again(Relation rel, JobqJob *job)
 	{
 		if (JOB_ISNULL(job, JOB_GROUP_HELD))
 			JOB_SET(job, JOB_GROUP_HELD, TimestampTzGetDatum(jobq_now()));
-		jobq_at_commit_group_held(job_group(job), job_id(job), job_held_since(job));
+		jobq_job_holds_group(job);
 	}
 	jobq_job_insert_back(rel, job);
+}
+
+/*
+ * At commit, make the group of the job wait for the job.  The row stores since when.
+ */
+void
+jobq_job_holds_group(const JobqJob *job)
+{
+	JobqGroupHold hold = {
+		.group = job_group(job),.job = job_id(job),.queue_id = job_queue_id(job),
+		.role = job_role(job),.since = job_held_since(job)
+	};
+
+	jobq_at_commit_group_held(&hold);
 }
 
 /*

@@ -71,6 +71,8 @@ typedef struct Row
 	int			txn;			/* transaction to hand over the job, or -1 */
 	int			worker;			/* worker of the running job, or -1 */
 	int			session;		/* session with a lease on the job, or -1 */
+	bool		uncharged;		/* a session has locked the row of the job, which has
+								 * crashed the server */
 	bool		held;			/* the group waits for this returned job ... */
 	TimestampTz held_since;		/* ... since this time ... */
 	bool		over;			/* ... but no longer: see patience.c */
@@ -127,6 +129,8 @@ typedef struct Worker
 	int			nmore;			/* jobs that run together with the job: */
 	int			more[MAX_MORE];
 	bool		collecting;		/* the jobs that run together are chosen */
+	int			nleaving;		/* groups of which the call must give up the permit: */
+	uint32		leaving[MAX_MORE + 1];
 } Worker;
 
 /* A time, as a count of commits and hand-overs and by the clock. */
@@ -280,6 +284,7 @@ extern void check_moved(void);
 extern bool row_holds(const Row *row);
 extern bool row_has_lost(const Row *row, TimestampTz popped);
 extern void row_hold(Row *row);
+extern void row_tell_hold(const Row *row, const JobqSlot *slot, JobqWakeList *wake);
 extern void rows_age(void);
 extern void read_owners(void);
 extern void check_patience(void);

@@ -21,11 +21,13 @@ static void tell(const Move *move);
 static bool in_lane(int64 id);
 
 /*
- * Has a session deleted the row, and not committed?
+ * Has a session deleted the row, and not committed?  Or locked the row of a job to be charged?
  */
 bool
 row_is_taken(const Row *row)
 {
+	if (row->uncharged)
+		return true;
 	for (int i = 0; i < MAX_MOVES; i++)
 		if (world.moves[i].state == MOVE_OPEN &&
 			world.moves[i].job.key.id == row->job.key.id)

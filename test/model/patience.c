@@ -72,8 +72,20 @@ row_hold(Row *row)
 		row->over = false;
 		row->held_since = world.now;
 	}
+}
+
+/*
+ * The hand-over of a job that holds its group.  "slot": the slot of the worker, or NULL.
+ */
+void
+row_tell_hold(const Row *row, const JobqSlot *slot, JobqWakeList *wake)
+{
+	JobqGroupHold hold = {
+		row->job.group, row->job.key.id, row->job.queue_id, row->job.role, row->held_since
+	};
+
 	if (row->job.group != 0)
-		jobq_group_held(db, row->job.group, row->job.key.id, row->held_since);
+		jobq_group_held(db, &hold, slot, world.now, wake);
 }
 
 /*

@@ -485,22 +485,52 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 }
 
 /*
- * Reschedule the job: write and hand over a new row.
+ * Reschedule the job: write a new row.
  */
 static void
-again(Row *row, int64 delay, bool quarantine)
+rewrite(Row *row, int64 delay, bool quarantine)
 {
-	JobqWakeList wake = {0};
-
 	row->worker = row->session = -1;
+	row->uncharged = false;
 	row->job.key.run_at = world.now + delay;
 	row->committed = ++world.tick;
 	row->job.quarantine |= quarantine;
 	ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 5);
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	row_hold(row);
+}
+
+/*
+ * Reschedule the job, and hand over the new row.  "slot": the slot of the worker, or NULL.
+ */
+static void
+again(Row *row, const JobqSlot *slot, int64 delay, bool quarantine)
+{
+	JobqWakeList wake = {0};
+
+	rewrite(row, delay, quarantine);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	row_tell_hold(row, slot, &wake);
 	jobq_ready_push(db, &row->job, world.now, &wake);
 	unlock(&wake);
+}
+
+/*
+ * A job that has crashed the server is charged late, because a session had its row.
+ */
+static void
+charge(uint32 which, uint32 how)
+{
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		Row		   *row = &world.rows[(which + i) % MAX_ROWS];
+
+		if (!ALIVE(row) || !row->uncharged)
+			continue;
+		trace("  job %d\n", (int) row->job.key.id);
+		again(row, NULL, how % (2 * USECS_PER_SEC), how % 2 == 0);
+		row->again = row->committed;
+		return;
+	}
 }
 
 /* ---------- workers: worker/runner ---------- */
@@ -520,7 +550,7 @@ worker_attach(int w)
 	slot->holding->next = slot->holding->count = 0;
 	world.workers[w].awake = true;
 	world.workers[w].row = -1;
-	world.workers[w].nmore = 0;
+	world.workers[w].nmore = world.workers[w].nleaving = 0;
 	world.workers[w].popped.charged = 0;
 }
 
@@ -715,8 +745,24 @@ worker_pop_more(int w, bool gives_back)
 }
 
 /*
+ * The call gives up the permits of the groups of jobs that will run again.
+ */
+static void
+give_up_groups(int w)
+{
+	Worker	   *worker = &world.workers[w];
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	while (worker->nleaving > 0)
+		jobq_set_leave(db, &jobq_shared->slots[w], worker->leaving[--worker->nleaving], world.now,
+					   &wake);
+	unlock(&wake);
+}
+
+/*
  * The jobs of a call end: each of a group in the order of the group.  Only the last of a group may
- * have to run again.
+ * have to run again.  The worker gives up the permit of this group, sometimes later.
  */
 static void
 call_end(int w, uint32 how)
@@ -728,7 +774,6 @@ call_end(int w, uint32 how)
 	{
 		Row		   *row = &world.rows[i < 0 ? worker->row : worker->more[i]];
 		bool		last = row->job.group != 0;
-		JobqWakeList wake = {0};
 
 		row->worker = -1;
 		last &= !runs_group(w, row->job.group);
@@ -740,12 +785,13 @@ call_end(int w, uint32 how)
 			group_end(&row->job);
 		if (row->state == ROW_FREE)
 			continue;
-		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
+		again(row, slot, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		jobq_set_again(db, slot, jobq_group_find(db, row->job.group) - db->groups->groups,
-					   row->job.key.id, row->held_since, world.now, &wake);
-		unlock(&wake);
+		worker->leaving[worker->nleaving++] = jobq_group_find(db, row->job.group) - db->groups->groups;
+		LWLockRelease(db->lock);
 	}
+	if ((how >> 16) % 2 == 0)
+		give_up_groups(w);
 }
 
 /*
@@ -868,7 +914,7 @@ worker_end(int w, uint32 how)
 	if (call)
 		call_end(w, how);
 	else if (slot->run.state == JOBQ_RUN_LIVE)
-		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
+		again(row, slot, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
 	else
 		row->state = ROW_FREE;
 	if (row->job.quarantine)
@@ -887,6 +933,8 @@ op_work(uint32 a, uint32 b, uint32 c)
 
 	if (world.workers[w].row >= 0)
 		worker_end(w, b);
+	else if (world.workers[w].nleaving > 0)
+		give_up_groups(w);
 	else if (world.workers[w].awake)
 		worker_pop(w);
 }
@@ -925,7 +973,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 		live = true;
 		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
 		if (slot->holding->groups == JOBQ_NONE)
-			again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+			again(&world.rows[worker->row], NULL, b % USECS_PER_SEC, b % 2 == 0);
 		else
 			back_after_death(&world.rows[worker->row]);
 		for (int i = 0; i < worker->nmore; i++)
@@ -1192,7 +1240,10 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 	if (b % 4 > 1)
 		row->state = ROW_FREE;
 	if (b % 4 == 1)
-		row_hold(row);
+	{
+		rewrite(row, c % USECS_PER_SEC, false);
+		row_tell_hold(row, NULL, &wake);
+	}
 	if (b % 4 == 0)
 	{
 		/* the reserving transaction rolls back */
@@ -1201,10 +1252,10 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 	}
 	else
 		jobq_lease_remove(db, lease, b % 4 == 1, false, world.now, &wake);
-	unlock(&wake);
 	if (b % 4 == 1)
-		again(row, c % USECS_PER_SEC, false);
-	else if (b % 4 > 1)
+		jobq_ready_push(db, &row->job, world.now, &wake);
+	unlock(&wake);
+	if (b % 4 > 1)
 		group_end(&row->job);
 }
 
@@ -1213,6 +1264,8 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 static void
 op_scheduler(uint32 a, uint32 b, uint32 c)
 {
+	if (b % 4 == 0)
+		charge(a, c);
 	if (world.scheduler_awake || db->wake_at <= world.now)
 		scheduler_round();
 }
@@ -1342,19 +1395,21 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	memset(world.txns, 0, sizeof(world.txns));
 	memset(world.moves, 0, sizeof(world.moves));
 	memset(world.sessions, 0, sizeof(world.sessions));
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ROWS; i++)
 	{
+		bool		alone = world.rows[i].worker >= 0 &&
+			world.workers[world.rows[i].worker].nmore == 0;
+
 		if (world.rows[i].state == ROW_OPEN)
 			world.rows[i].state = ROW_FREE;
 
 		/* jobs of a call become suspects, for which no group waits */
-		if (world.rows[i].session >= 0 ||
-			(world.rows[i].worker >= 0 && world.workers[world.rows[i].worker].nmore == 0))
+		if (alone && (a >> i % 32) % 2 == 0)
+			world.rows[i].uncharged = true;
+		else if (alone || world.rows[i].session >= 0)
 			row_hold(&world.rows[i]);
 		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
 	}
-	LWLockRelease(db->lock);
 	for (int w = 0; w < NSLOTS; w++)
 		worker_attach(w);
 	for (int s = 0; s < NSESSIONS; s++)
@@ -1704,6 +1759,8 @@ world_calm(void)
 		op_hand_over(t, 0, 0);
 	}
 	moves_end();
+	for (int i = 0; i < MAX_ROWS; i++)
+		charge(i, 1);
 	calm_down();
 	for (int q = 0; q < NQUEUES; q++)
 	{

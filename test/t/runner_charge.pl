@@ -120,6 +120,30 @@ is(sql(q{SELECT count(*) FILTER (WHERE together IS NOT NULL) FROM jobq_internal.
 is(begun(), 2, 'set: none has begun again');
 sql(q{SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
+#
+# The crash is charged late, before the job is popped.  The job runs again in an hour, and the next one
+# of its group waits for the job.
+#
+databases('postgres');
+sql(q{SELECT jobq.register('crash_again', 'crash(jsonb, jobq.job_context)', max_attempts => 2, backoff => 'fixed 1 hour', queue => 'held')});
+$gate = close_gate();
+$id = sql(q{SELECT jobq.enqueue('crash_again', group_key => 'h')});
+sleeps($node, 'late: the job runs', 1);
+sql(q{SELECT jobq.pause('held')});
+$locker = crash_and($gate, 1, "SELECT FROM jobq_internal.job WHERE id = $id FOR UPDATE");
+$next = sql(q{SELECT jobq.enqueue('note', queue => 'held', group_key => 'h')});
+databases('postgres');
+passes('late');
+is(sql("SELECT attempt FROM jobq_internal.job WHERE id = $id"), '0', 'late: it is not charged');
+$locker->query_safe('COMMIT');
+$locker->quit;
+wait_for($node, 'late: it is charged', "SELECT attempt = 1 FROM jobq_internal.job WHERE id = $id");
+sql(q{SELECT jobq.resume('held')});
+is(sql(q{SELECT state FROM jobq.wait(} . sql(q{SELECT jobq.enqueue('note', queue => 'held')}) . q{, '2 min')}), 'completed', 'late: a later job of the queue runs');
+is(sql("SELECT state FROM jobq.status($next)"), 'ready', 'late: not the next one of its group');
+sql("SELECT jobq.cancel($id)");
+is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'late: which runs when the job is cancelled');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

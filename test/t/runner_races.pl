@@ -466,6 +466,39 @@ is(sql("SELECT string_agg(CASE id WHEN $id THEN 'first' ELSE 'next' END, ' ' ORD
 $locker->quit;
 
 #
+# A call of a set handler releases a job of a group, and its worker ends right after the commit.  The
+# next job of the group, which another worker has found, does not run.
+#
+sql(q{
+CREATE FUNCTION release_first(jobs jobq.job_context[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(2);
+	PERFORM jobq.release(jobs[1].id, NULL, '1 day');
+END $$;
+SELECT jobq.register('release_first', 'release_first(jobq.job_context[])', chunk => 10)});
+$gate->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+sql(q{SELECT jobq.enqueue('note')});
+sleeps($node, 'released: a worker has another job', 1);
+$id = sql(q{BEGIN; SELECT jobq.enqueue('release_first', group_key => 'released'); SELECT jobq.enqueue('release_first') \g /dev/null
+COMMIT});
+sleeps($node, 'released: the other worker runs two jobs', 2);
+$dies = sql("SELECT pid FROM jobq.workers WHERE job_id = $id");
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+passes('released: before');
+$next = sql(q{SELECT jobq.enqueue('nothing', group_key => 'released')});
+passes('released: while they run');
+sql(q{SELECT injection_points_attach('jobq-attempt-left', 'error')});
+$gate->query_safe('SELECT pg_advisory_unlock(2)');
+ok(wait_for_exit($dies), 'released: the worker ends');
+sql(q{SELECT injection_points_detach('jobq-attempt-left')});
+wait_for($node, 'released: the slot is free', q{SELECT count(*) = 0 FROM jobq.workers WHERE state = 'exited'});
+is(sql("SELECT state FROM jobq.status($id)"), 'scheduled', 'released: the job runs in a day');
+passes('released');
+is(sql("SELECT state FROM jobq.status($next)"), 'ready', 'released: not the next one of its group');
+sql("SELECT jobq.cancel($id)");
+is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'released: which runs when the job is cancelled');
+
+#
 # A worker lives on with a job of the quarantine when the scheduler ends: no second quarantined
 # job runs meanwhile.
 #

@@ -14,7 +14,7 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
-static void give_up(Collected *job, const JobqJob *row);
+static void give_up(const Collected *job);
 
 /* True if the previous job of the group, if collected as well, is over. */
 bool
@@ -64,19 +64,16 @@ group_end_alone(Collected *job)
 }
 
 /*
- * A collected job of a group has committed, and will run again.  The group may wait for the job,
- * and the further jobs of the group are given back.  Takes db->lock exclusively.
+ * A collected job of a group has committed, and will run again.  The permit of the group and the
+ * further jobs of the group are given back.  Takes db->lock exclusively.
  */
 static void
-give_up(Collected *job, const JobqJob *row)
+give_up(const Collected *job)
 {
-	TimestampTz since = JOB_ISNULL(row, JOB_GROUP_HELD) ? 0
-		: DatumGetTimestampTz(JOB(row, JOB_GROUP_HELD));
 	JobqWakeList wake = {0};
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_set_again(my_db, jobq_my_slot, job->entry.permits.group, job_id(row), since, jobq_now(),
-				   &wake);
+	jobq_set_leave(my_db, jobq_my_slot, job->entry.permits.group, jobq_now(), &wake);
 	for (int i = job->after; i >= 0; i = collected[i].after)
 		collect_give_back(i, &wake);
 	jobq_unlock(my_db, &wake);
@@ -103,7 +100,7 @@ groups_give_up(const Piece *piece)
 	HOLD_INTERRUPTS();
 	for (int i = 0; i < piece->n; i++)
 		if (collected[piece->list[i]].live && job_group(&piece->jobs[i]) != 0)
-			give_up(&collected[piece->list[i]], &piece->jobs[i]);
+			give_up(&collected[piece->list[i]]);
 	for (int i = 0; i < piece->n && rel != NULL; i++)
 		if (collected[piece->list[i]].live && job_group(&piece->jobs[i]) != 0)
 			jobq_group_see(rel, &piece->jobs[i]);
