@@ -166,6 +166,6 @@ extern void batch_check_live(BatchTry *attempts, const Part * parts, int n);
 
 /* worker/scheduler/batch_cancel.c */
 extern bool batch_cancel_rest(const Batch *batch, BatchCancelled *cancelled,
-							  bool *taken);
+							  bool *later);
 
 #endif							/* JOBQ_SCHEDULER_BATCH_H */

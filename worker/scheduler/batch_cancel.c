@@ -52,7 +52,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 
 /*
  * Cancel some of the remaining jobs of the batch, as far as time allows.  Continues
- * where the last evaluation stopped.  Returns true if more jobs are left.  Sets *taken
+ * where the last evaluation stopped.  Returns true if more jobs are left.  Sets *later
  * if some jobs must be tried again later.  Caller has locked the batch, so no job of
  * the batch is retried meanwhile.
  *
@@ -61,7 +61,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
  * here.
  */
 bool
-batch_cancel_rest(const Batch *batch, BatchCancelled *cancelled, bool *taken)
+batch_cancel_rest(const Batch *batch, BatchCancelled *cancelled, bool *later)
 {
 	Relation	rel = jobq_open_jobs();
 	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
@@ -95,7 +95,7 @@ batch_cancel_rest(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 	UnregisterSnapshot(snapshot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
-	*taken |= cancelled->again;
+	*later |= cancelled->again;
 	if (!full)
 		cancelled->to = 0;		/* start again at the first job next time */
 	return full || cancelled->changed;
