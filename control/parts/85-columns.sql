@@ -15,7 +15,6 @@ BEGIN
 			('jobq.reserved_job', 'alone', 'a consumer that held this job with others was lost: hold only the jobs of this call'),
 			('jobq.audit_log', 'id', 'number of the entry'),
 			('jobq_internal.audit', 'id', 'number of the entry'),
-			(NULL, 'at', 'time of the failure'),
 			('jobq.audit_log', 'at', 'time of the call'),
 			('jobq_internal.audit', 'at', 'time of the call'),
 			('jobq_internal.failed_live', 'at', 'time of the error'),
