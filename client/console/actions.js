@@ -7,6 +7,7 @@ import { conditions, describe, exported } from './find.js';
 import { newJob } from './enqueue.js';
 import { copiedError } from './job.js';
 import { conditionNames } from './numbers.js';
+import { kB, MOST_EDITED } from './parts.js';
 import { mayRetry } from './rights.js';
 import { newSchedule } from './schedule.js';
 
@@ -155,7 +156,13 @@ const actions = {
 		toast('The error is copied.');
 	},
 	'begin-edit'(values, context) {
-		context.editing = pretty(context.data.members.payload ?? '{}');
+		const payload = context.data.members.payload ?? '{}';
+
+		if (payload.length > MOST_EDITED) {
+			toast(`The payload has ${kB(payload)}, too much for a form. Download the payload, and run: jobq edit ${context.id} --payload=@FILE`, true);
+			return;
+		}
+		context.editing = pretty(payload);
 		context.draw();
 		document.getElementById('payload').focus();
 	},

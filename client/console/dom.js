@@ -175,6 +175,9 @@ function content(column, row) {
 export const apart = (make) => content({ cell: make });
 
 const MOST_CUT = 500;
+const MOST_SHORT = 24;		// characters of a name that gets no wider column
+
+const lengthOf = (cell) => (cell instanceof Node ? cell.textContent : String(cell)).length;
 
 // A table.  A column has: title, cell(row); n: a number; row: the name of the row; rare: the column
 // is shown only if a cell is not empty; cut: the text is cut; spare: left out on a medium screen; class: the
@@ -194,7 +197,8 @@ export function table(caption, all, rows, key, empty) {
 			const empty = cell === '' || cell === null || cell === undefined;
 
 			return h(c.row ? 'th' : 'td', {
-				scope: c.row ? 'row' : null, class: [c.n ? 'n' : c.cut ? 'cut' : c.class, c.spare && 'spare', c.n && (cell === '0' || cell === 0) ? 'zero' : null].filter(Boolean).join(' ') || null,
+				scope: c.row ? 'row' : null, class: [c.n ? 'n' : c.cut ? 'cut' : c.class, c.spare && 'spare', c.n && (cell === '0' || cell === 0) ? 'zero' : null,
+					c.row && lengthOf(cell) > MOST_SHORT ? 'long' : null].filter(Boolean).join(' ') || null,
 				title: c.cut && typeof cell === 'string' ? cell : null, 'data-label': empty || c.hidden ? null : c.title,
 			}, Array.isArray(cell) ? h('div', {}, cell) : c.cut ? h('span', { class: 'cut' }, cell) : cell);
 		}))))));

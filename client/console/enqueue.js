@@ -3,7 +3,7 @@
 import { ask, get, memberText, parse, path, pretty } from './api.js';
 import { labelled } from './dialog.js';
 import { button, h, instant } from './dom.js';
-import { empty } from './parts.js';
+import { empty, kB, MOST_EDITED } from './parts.js';
 import { changes } from './rights.js';
 
 const input = (name, attributes) => h('input', { name, autocomplete: 'off', spellcheck: 'false', ...attributes });
@@ -54,6 +54,12 @@ export function newJob(form) {
 
 const set = (name, value) => Object.assign(document.querySelector(`form.job [name="${name}"]`), { value: value ?? '' });
 
+// Put the payload of a job into the form.  Returns a text if the payload is too long.
+function setPayload(text) {
+	set('payload', text.length > MOST_EDITED ? '' : pretty(text));
+	return text.length > MOST_EDITED ? `The payload of the job has ${kB(text)}, too much for a form.` : null;
+}
+
 // Put the payload of the last job of the kind into the form.
 async function fill(c, kind) {
 	const text = await ask('GET', path('kinds', kind)).catch(() => '{}');
@@ -64,9 +70,9 @@ async function fill(c, kind) {
 	const payload = memberText(memberText(text, 'last') ?? '{}', 'payload');
 	const { last } = parse(text);
 
-	c.example = last && payload && payload !== 'null' ? `The payload is that of the last job, ${last.id}.` : `There is no job of the kind "${kind}" among the newest jobs: there is no example.`;
+	c.example = `There is no job of the kind "${kind}" among the newest jobs: there is no example.`;
 	if (last && payload && payload !== 'null')
-		set('payload', pretty(payload));
+		c.example = setPayload(payload) ?? `The payload is that of the last job, ${last.id}.`;
 	c.draw();
 }
 
@@ -80,9 +86,8 @@ async function copy(c) {
 	for (const name of ['kind', 'queue', 'priority', 'max_attempts', 'group_key'])
 		set(name, job[name]);
 	set('tags', (job.tags ?? []).join(', '));
-	set('payload', pretty(memberText(text, 'payload') ?? '{}'));
 	set('headers', job.headers ? pretty(memberText(text, 'headers')) : '');
-	c.example = job.unique_key ? 'The unique key is not copied.' : ' ';
+	c.example = [setPayload(memberText(text, 'payload') ?? '{}'), job.unique_key && 'The unique key is not copied.'].filter(Boolean).join(' ') || ' ';
 	c.draw();
 }
 

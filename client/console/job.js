@@ -95,6 +95,10 @@ function errorText(error) {
 	return text.length > MOST_OF_ERROR ? `${text.slice(0, MOST_OF_ERROR)} …` : text;
 }
 
+// A text in a table.  A long text has a scroll bar.
+const MOST_UNCLIPPED = 500;	// characters
+const clipped = (title, text) => text.length <= MOST_UNCLIPPED ? text : h('div', { class: 'clip', tabindex: '0', role: 'group', 'aria-label': title }, text);
+
 // The error of a job; the last attempt may have failed by another one.
 const errorOf = (j) => j.errors?.at(-1)?.message === j.error ? j.errors.at(-1) : { message: j.error };
 
@@ -127,7 +131,7 @@ function history(c) {
 			{ title: 'Attempt', n: true, cell: (e) => e.attempt ? String(e.attempt) : '' },
 			{ title: 'Event', row: true, class: 'word', cell: (e) => e.event }, { title: 'By', class: 'word', cell: (e) => e.by ?? '' },
 			{ title: 'Took', n: true, cell: (e) => seconds(e.took) === null ? e.took ?? '' : span(seconds(e.took)) },
-			{ title: 'Detail', class: 'text', cell: (e) => errorText({ message: e.detail }) },
+			{ title: 'Detail', class: 'text', cell: (e) => clipped('Detail', errorText({ message: e.detail })) },
 		], shown, (e) => e.n, '')];
 }
 
@@ -181,11 +185,11 @@ function draw(c) {
 			h('ul', {}, c.data.why.map((w) => h('li', {}, w.detail ?? w.reason, w.remedy ? h('div', { class: 'faint' }, w.remedy) : null)))) : null,
 		h('div', { class: 'cards', 'data-key': 'details' },
 			h('section', { class: 'card' }, h('h2', {}, 'Details'), facts([
-				['Kind', j.kind], ['Queue', () => j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', () => String(j.priority ?? '')],
+				['Kind', () => j.kind && h('a', { href: withQuery('#/jobs', { kind: j.kind }) }, j.kind)], ['Queue', () => j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', () => String(j.priority ?? '')],
 				['Attempt', () => `${j.attempt ?? 0}${j.max_attempts ? ` of ${j.max_attempts}` : ''}`], ['Enqueued', () => j.enqueued_at && at(j.enqueued_at)],
 				['Scheduled for', () => j.run_at && at(j.run_at)], ['Started', () => j.started_at && at(j.started_at)], ['Finished', () => j.finished_at && at(j.finished_at)],
 				['Run time', () => j.started_at && j.finished_at && (span((date(j.finished_at) - date(j.started_at)) / 1000).replace(/^0 s$/, 'below 1 ms'))],
-				['Worker', () => j.worker && String(j.worker)], ['Tenant', () => j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', j.group_key],
+				['Worker', () => j.worker && (j.state === 'running' ? h('a', { href: `#/worker/${j.worker}` }, String(j.worker)) : String(j.worker))], ['Tenant', () => j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', () => j.group_key && h('a', { href: withQuery('#/jobs', { group_key: j.group_key }) }, j.group_key)], ['Tags', () => (j.tags ?? []).map((tag) => [h('a', { href: withQuery('#/jobs', { tag }) }, tag), ' '])],
 				['Batch', () => j.batch_id && batchLink({ id: j.batch_id })], ['Step', () => j.step?.name],
 			])),
 			payload(c, j), json(c, 'result', 'Result'), json(c, 'headers', 'Headers')),
@@ -196,7 +200,7 @@ function draw(c) {
 		apart(() => timelineOfJob(j)),
 		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Failed attempts'), table('Failed attempts', [
 			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'When', cell: (e) => time(e.at) },
-			{ title: 'SQLSTATE', class: 'word', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', class: 'text', cell: errorText },
+			{ title: 'SQLSTATE', class: 'word', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', class: 'text', cell: (e) => clipped('Error', errorText(e)) },
 		], j.errors, (e) => `${e.attempt} ${e.at}`, '')],
 		history(c),
 		j.error_context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), part(c, 'error_context', 'Where it failed', j.error_context)) : null,

@@ -97,7 +97,7 @@ const limitsTable = (c) => table('Limits', [
 	{ title: 'Throttle', rare: true, cell: (l) => l.throttle ?? '' }, { title: 'Failed', n: true, rare: true, cell: (l) => l.throttle ? count(l.failed ?? 0) : '' },
 	{ title: 'For each', rare: true, cell: (l) => l.by ?? '' }, { title: 'Cost', rare: true, cell: (l) => l.cost ?? '' },
 	{
-		title: 'Actions', hidden: true, rare: true,
+		title: 'Actions', hidden: true, rare: true, class: 'acts',
 		cell: (l) => l.type !== 'limiter' || !changes() || !may('manage') ? '' : h('span', { class: 'buttons' },
 			button('Edit', 'limiter', { name: l.name }, { class: 'small', 'aria-label': `Edit limiter ${l.name}` }),
 			menu(`More actions for limiter ${l.name}`, button('Delete', 'delete-limiter', { name: l.name }, { class: 'danger' }))),
@@ -194,7 +194,7 @@ export const alerts = reloaded('Alerts', () => may('monitor') ? get('api/monitor
 		{ title: 'Value', n: true, cell: (m) => valueOf(m, m.value) }, { title: 'Alert above', n: true, cell: (m) => valueOf(m, m.above) },
 		{ title: 'Ends at', n: true, cell: (m) => valueOf(m, m.until ?? m.above) },
 		{
-			title: 'Actions', hidden: true, rare: true,
+			title: 'Actions', hidden: true, rare: true, class: 'acts',
 			cell: (m) => !changes() || !may('manage') ? '' : h('span', { class: 'buttons' },
 				button('Edit', 'monitor', { name: m.name }, { class: 'small', 'aria-label': `Edit monitor ${m.name}` }),
 				menu(`More actions for monitor ${m.name}`, button('Delete', 'delete-monitor', { name: m.name }, { class: 'danger' }))),

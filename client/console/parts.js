@@ -99,7 +99,43 @@ export const pages = (c, to) => [c.data.partial ? h('p', { class: 'faint' }, 'Th
 	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null)];
 
 export const MOST_SHOWN = 65536;
+export const MOST_EDITED = 1000000;		// the default of --max-body; a longer text also stops the browser
+export const kB = (text) => `${count(Math.round(text.length / 1000))} kB`;
 export const showAll = (name, size) => button(`Show all ${size}`, 'show-all', { name });
+
+// Parts of a text, of whole lines where the lines are short.  The browser lays out only the parts that are
+// on the screen, because the layout of some megabytes takes a minute.
+const CHUNK = 16384;
+
+function chunks(text) {
+	const found = [];
+
+	for (let from = 0, to; from < text.length; from = to) {
+		const line = text.slice(from + CHUNK, from + 2 * CHUNK).indexOf('\n');
+
+		to = Math.min(from + CHUNK + line + 1, text.length);
+		// a character of two units stays whole
+		if (to < text.length && /[\uDC00-\uDFFF]/.test(text[to]))
+			to++;
+		found.push(text.slice(from, to));
+	}
+	return found;
+}
+
+// A part of JSON.  Each string of a right-to-left script is isolated: otherwise names and values change places
+// on the screen.
+const rightToLeft = /"(?:[^"\\]|\\.)*[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC](?:[^"\\]|\\.)*"/g;
+
+function isolated(text) {
+	const found = [];
+	let at = 0;
+
+	for (const { 0: string, index } of text.matchAll(rightToLeft)) {
+		found.push(text.slice(at, index), h('bdi', {}, string));
+		at = index + string.length;
+	}
+	return [...found, text.slice(at)];
+}
 
 // The beginning of a long text, because drawing takes time.  The complete text comes on request,
 // or as a file.  A text is laid out once, and its element is left alone until the text changes.
@@ -109,12 +145,12 @@ export function part(c, name, title, text, lay = (shown) => shown) {
 	let made = kept;
 
 	if (kept?.text !== text || kept.whole !== whole) {
-		made = { text, whole, version: (kept?.version ?? 0) + 1, laid: lay(whole ? text : text.slice(0, MOST_SHOWN)) };
+		made = { text, whole, version: (kept?.version ?? 0) + 1, laid: chunks(lay(whole ? text : text.slice(0, MOST_SHOWN))) };
 		c.parts.set(name, made);
 	}
-	return [h('pre', { tabindex: '0', 'aria-label': title, 'data-key': name, 'data-version': String(made.version) }, made.laid),
+	return [h('pre', { tabindex: '0', 'aria-label': title, 'data-key': name, 'data-version': String(made.version) }, made.laid.length > 1 ? made.laid.map((chunk) => h('span', { class: 'chunk' }, isolated(chunk))) : isolated(made.laid.join(''))),
 		text.length <= MOST_SHOWN ? null : h('p', { class: 'buttons' },
-			whole ? null : showAll(name, `${count(Math.round(text.length / 1000))} kB`), button('Download', 'download', { name }))];
+			whole ? null : showAll(name, kB(text)), button('Download', 'download', { name }))];
 }
 
 export const hidden = () => session.hide_payload;

@@ -26,7 +26,7 @@ export const schedules = list('Schedules', 'schedules', (items, c) => table('Sch
 	{ title: 'Last jobs', rare: true, cell: (s) => strip(c.beside?.get(s.name)) },
 	{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', rare: true, class: 'text', cell: (s) => s.last_error ?? '' },
 	{
-		title: 'Actions', hidden: true, rare: true,
+		title: 'Actions', hidden: true, rare: true, class: 'acts',
 		cell: (s) => s.state === 'dormant' || !(mayPause(s) || mayRun(s)) ? '' : h('span', { class: 'buttons' },
 			mayPause(s) ? pauseButton(s, { class: 'small' }) : null, mayRun(s) ? runButton(s, { class: 'small' }) : null),
 	},

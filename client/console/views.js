@@ -35,7 +35,7 @@ function columnsFor(c) {
 	return time_ ? jobColumns.toSpliced(7, 0, { title: time_, cell: (j) => time(j[orderedBy(c)]) }) : jobColumns;
 }
 
-const tile = (title, value, to, name, meter) => h('li', { class: `tile ${name ?? ''} ${value === '0' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title), meter ?? null));
+const tile = (title, value, to, name, meter) => h('li', { class: `tile ${name ?? ''} ${value === '0' || value === '–' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title), meter ?? null));
 
 const periods = (period) => h('div', { class: 'buttons', role: 'group', 'aria-label': 'Period of the charts' },
 	button('Hour', 'period', { period: 'hour' }, { 'aria-pressed': String(period === 'hour') }),
@@ -175,7 +175,7 @@ function failures(c) {
 			{ title: 'Dead', n: true, cell: (f) => f.dead_letters && known(f.fingerprint) ? h('a', { href: withQuery('#/dead', lettersOf(f)), 'aria-label': `${count(f.dead_letters)} dead letters` }, count(f.dead_letters)) : count(f.dead_letters) },
 			{ title: 'Last job', cell: (f) => jobLink(f.job_id) },
 			{
-				title: 'Actions', hidden: true, rare: true,
+				title: 'Actions', hidden: true, rare: true, class: 'acts',
 				cell: (f) => f.dead_letters === 0 || !known(f.fingerprint) || !mayRetryAll(f) ? '' : h('span', { class: 'buttons' },
 					button('Retry', 'retry-all', lettersOf(f), { class: 'small', 'aria-label': 'Retry dead letters' }), menu(`Actions for the failure ${f.fingerprint}`, mayDeleteAll(f) ? button('Delete dead letters', 'delete-all', lettersOf(f), { class: 'danger' }) : null)),
 			},
@@ -236,9 +236,9 @@ function queues(items, c) {
 		{ title: 'Running', n: true, cell: (q) => running(q.running, q.max_running, q.name) },
 		{ title: 'Dead', n: true, cell: (q) => q.dead_letters ? h('a', { href: withQuery('#/dead', { queue: q.name }) }, about(q.dead_letters, q.exact)) : '0' },
 		...rateColumns(rate),
-		{ title: 'Limit', rare: true, class: 'word', cell: (q) => rateText(q.rate) },
+		{ title: 'Limit', rare: true, cell: (q) => rateText(q.rate) },
 		{
-			title: 'Actions', hidden: true, rare: true,
+			title: 'Actions', hidden: true, rare: true, class: 'acts',
 			cell: (q) => !mayOperate(q.name) ? '' : h('span', { class: 'buttons' },
 				button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { class: 'small', 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }),
 				menu(`More actions for queue ${q.name}`,
@@ -260,7 +260,7 @@ function kinds(items, c) {
 		...rateColumns(rate),
 		{ title: 'Running', n: true, rare: true, cell: (k) => k.max_running ? running(c.beside?.limits.get(k.kind)?.running, k.max_running, k.kind) : '' },
 		{ title: 'Queue', rare: true, cell: (k) => k.queue ? queueLink(k.queue) : '' }, { title: 'Attempts', n: true, rare: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
-		{ title: 'Backoff', rare: true, cell: (k) => k.backoff ?? '' }, { title: 'Timeout', n: true, rare: true, cell: (k) => span(seconds(k.timeout)) || (k.timeout ?? '') },
+		{ title: 'Backoff', rare: true, class: 'word', cell: (k) => k.backoff ?? '' }, { title: 'Timeout', n: true, rare: true, cell: (k) => span(seconds(k.timeout)) || (k.timeout ?? '') },
 		{ title: 'Rate', rare: true, class: 'word', cell: (k) => rateText(k.rate) },
 	], [...items, ...others], (k) => k.kind, empty((session.privileges ?? []).length > 0 ? 'No kind has a handler yet.' : 'This role may not see kinds: it has no privilege.', 'SELECT jobq.register(\'mail.send\', \'send_mail(jsonb)\');'));
 }
