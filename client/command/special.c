@@ -195,6 +195,96 @@ run_wait(const Command *command, int argc, char **argv)
 }
 
 /*
+ * Append a word for a shell.
+ */
+static void
+append_word(PQExpBuffer line, const char *word)
+{
+	if (word[0] != '\0' && strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/-") == strlen(word))
+	{
+		appendPQExpBufferStr(line, word);
+		return;
+	}
+	appendPQExpBufferChar(line, '\'');
+	for (; *word != '\0'; word++)
+		appendPQExpBuffer(line, *word == '\'' ? "'\\''" : "%c", *word);
+	appendPQExpBufferChar(line, '\'');
+}
+
+/*
+ * Print a cause of failures, with the command that retries its dead letters.
+ */
+static void
+print_cause(const PGresult *causes, int row)
+{
+#define VALUE(name)	PQgetvalue(causes, row, PQfnumber(causes, name))
+	const char *dead = VALUE("dead_letters");
+	bool		is_new = strcmp(VALUE("new"), "t") == 0;
+	PQExpBufferData line;
+
+	initPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "%s%s %s", is_new ? "new: " : "", VALUE("sqlstate"), VALUE("message"));
+	if (settings.colour)
+		fputs(is_new ? "\033[1;33m" : "\033[1m", stdout);
+	print_line(0, line.data);
+	if (settings.colour)
+		fputs("\033[0m", stdout);
+	resetPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "%s dead, %s failed, %s in the last hour, last job %s", dead, VALUE("failed"),
+					  VALUE("failed_last_hour"), VALUE("job_id"));
+	print_line(4, line.data);
+	resetPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "first %s, last %s", VALUE("first_seen"), VALUE("last_seen"));
+	print_line(4, line.data);
+	resetPQExpBuffer(&line);
+	if (settings.ndatabases > 1)
+		appendPQExpBuffer(&line, "database %s, ", PQgetvalue(causes, row, 0));
+	appendPQExpBuffer(&line, "queue %s, kinds %s", VALUE("queue"), VALUE("kinds"));
+	print_line(4, line.data);
+	if (VALUE("fingerprint")[0] != '\0')
+	{
+		printf("    jobq %s ", strcmp(dead, "0") != 0 ? "retry-many" : "list");
+		resetPQExpBuffer(&line);
+		if (VALUE("queue")[0] != '\0')
+		{
+			appendPQExpBufferStr(&line, "--queue=");
+			append_word(&line, VALUE("queue"));
+			appendPQExpBufferChar(&line, ' ');
+		}
+		appendPQExpBuffer(&line, "--fingerprint=%s", VALUE("fingerprint"));
+		/* a command is not cut */
+		print_text(line.data);
+		putchar('\n');
+	}
+	termPQExpBuffer(&line);
+#undef VALUE
+}
+
+/*
+ * failures: on a terminal, some lines for each cause, because the table is too wide.
+ */
+int
+run_failures(const Command *command, int argc, char **argv)
+{
+	int			status = EXIT_DONE;
+	PGresult   *result = rows_of(command, argc, argv, &status);
+
+	if (!settings.json && terminal_width() == 0)
+		print_result(result);
+	else if (!settings.json)
+		for (int row = 0; row < PQntuples(result); row++)
+		{
+			if (row > 0)
+				putchar('\n');
+			print_cause(result, row);
+		}
+	if (PQntuples(result) == 0 && !settings.json && terminal_width() > 0)
+		puts("No attempt has failed, as far as this role may see.");
+	PQclear(result);
+	return status;
+}
+
+/*
  * doctor: print each problem, with its remedy below.  The exit status is 1 if a problem is
  * critical, and 3 if a database cannot be reached.
  */

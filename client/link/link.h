@@ -145,6 +145,8 @@ extern void exposition_free(Exposition *exposition);
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
 extern void print_text(const char *text);
+extern void print_line(int blanks, const char *text);
+extern int	terminal_width(void);
 extern void print_json(const char *json);
 extern void print_json_rows(const PGresult *result);
 extern void print_state(const char *state);

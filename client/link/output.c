@@ -24,6 +24,7 @@
 
 #define COLUMN_GAP	2
 #define MIN_COLUMN	12
+#define MIN_NUMBER	4			/* the beginning of a title */
 
 static const char *const states[][2] = {
 	{"completed", "32"}, {"running", "36"}, {"dead", "31"}, {"failed", "31"}, {"failing", "31"},
@@ -32,10 +33,9 @@ static const char *const states[][2] = {
 };
 
 static void put_text(const char *text, int most);
-static int	terminal_width(void);
 static const char *colour_of(const char *value);
 static bool is_number(Oid type);
-static void fit_columns(int n, int *widths);
+static void fit_columns(int n, int *widths, const int *least);
 static void print_cell(const char *text, int width, bool right, bool last, const char *colour);
 
 /*
@@ -50,6 +50,19 @@ put_text(const char *text, int most)
 	append_text(&buffer, text, most);
 	fwrite(buffer.data, 1, buffer.len, stdout);
 	termPQExpBuffer(&buffer);
+}
+
+/*
+ * Print a line, escaped, after so many blanks.  On a terminal, the line is cut.
+ */
+void
+print_line(int blanks, const char *text)
+{
+	int			width = terminal_width();
+
+	printf("%*s", blanks, "");
+	put_text(text, width == 0 ? INT32_MAX : width > blanks ? width - blanks : 1);
+	putchar('\n');
 }
 
 /*
@@ -126,7 +139,7 @@ print_state(const char *state)
 /*
  * The width of the terminal; 0 if standard output is not a terminal.
  */
-static int
+int
 terminal_width(void)
 {
 	struct winsize size;
@@ -169,24 +182,31 @@ is_number(Oid type)
 }
 
 /*
- * Shrink the widest columns until the table fits the terminal.
+ * Shrink the widest columns until the table fits the terminal.  No column gets narrower than its
+ * least width.  A table that is too wide has no empty columns: their width becomes 0.
  */
 static void
-fit_columns(int n, int *widths)
+fit_columns(int n, int *widths, const int *least)
 {
 	int			room = terminal_width();
-	int			sum = 0;
+	int			sum = -COLUMN_GAP;
 
 	for (int i = 0; i < n; i++)
-		sum += widths[i] + (i > 0 ? COLUMN_GAP : 0);
+		sum += widths[i] + COLUMN_GAP;
+	for (int i = 0; room > 0 && sum > room && i < n; i++)
+		if (least[i] == 0)
+		{
+			sum -= widths[i] + COLUMN_GAP;
+			widths[i] = 0;
+		}
 	while (room > 0 && sum > room)
 	{
-		int			widest = 0;
+		int			widest = -1;
 
-		for (int i = 1; i < n; i++)
-			if (widths[i] >= widths[widest])
+		for (int i = 0; i < n; i++)
+			if (widths[i] > least[i] && (widest < 0 || widths[i] >= widths[widest]))
 				widest = i;
-		if (widths[widest] <= MIN_COLUMN)
+		if (widest < 0)
 			break;
 		widths[widest]--;
 		sum--;
@@ -220,31 +240,47 @@ print_result(const PGresult *result)
 {
 	int			n = PQnfields(result);
 	int		   *widths = allocate(n * sizeof(int));
+	int		   *least = allocate(n * sizeof(int));
+	int			last = 0;
 
 	for (int i = 0; i < n; i++)
 	{
-		widths[i] = text_width(PQfname(result, i));
+		int			widest = 0;
+		int			title = text_width(PQfname(result, i));
+
 		for (int row = 0; row < PQntuples(result); row++)
 		{
 			int			width = text_width(PQgetvalue(result, row, i));
 
-			if (width > widths[i])
-				widths[i] = width;
+			if (width > widest)
+				widest = width;
 		}
+		widths[i] = widest > title ? widest : title;
+		/* the first digits of a number are another number */
+		least[i] = !is_number(PQftype(result, i)) ? MIN_COLUMN : widest > MIN_NUMBER ? widest : MIN_NUMBER;
+		if (widest == 0 && PQntuples(result) > 0)
+			least[i] = 0;
+		else if (least[i] > widths[i])
+			least[i] = widths[i];
 	}
-	fit_columns(n, widths);
+	fit_columns(n, widths, least);
 	for (int i = 0; i < n; i++)
-		print_cell(PQfname(result, i), widths[i], is_number(PQftype(result, i)), i == n - 1,
-				   settings.colour ? "1" : NULL);
-	putchar('\n');
-	for (int row = 0; row < PQntuples(result); row++)
+		if (widths[i] > 0)
+			last = i;
+	for (int row = -1; row < PQntuples(result); row++)
 	{
 		for (int i = 0; i < n; i++)
-			print_cell(PQgetvalue(result, row, i), widths[i], is_number(PQftype(result, i)),
-					   i == n - 1, colour_of(PQgetvalue(result, row, i)));
+		{
+			const char *text = row < 0 ? PQfname(result, i) : PQgetvalue(result, row, i);
+
+			if (widths[i] > 0)
+				print_cell(text, widths[i], is_number(PQftype(result, i)), i == last,
+						   row < 0 ? settings.colour ? "1" : NULL : colour_of(text));
+		}
 		putchar('\n');
 	}
 	free(widths);
+	free(least);
 }
 
 /*

@@ -201,9 +201,11 @@ const Command commands[] = {
 	{
 		.name = "failures",.arguments = "",.merges = true,
 		.summary = "failed attempts by cause, the newest cause first; retry-many and delete-many take the fingerprint of a cause",
+		.run = run_failures,
 		.sql = "SELECT fingerprint, queue, kinds, sqlstate, pg_catalog.date_trunc('second', first_seen) AS first_seen, "
-		"pg_catalog.date_trunc('second', last_seen) AS last_seen, failed, failed_last_hour, dead_letters, job_id, message "
-		"FROM jobq.failures AS f WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR $2" EQUALS "ANY (kinds)) "
+		"pg_catalog.date_trunc('second', last_seen) AS last_seen, "
+		"f.first_seen OPERATOR(pg_catalog.>) (jobq_internal.clock()" MINUS "'1 hour'::pg_catalog.interval) AND f.first_seen OPERATOR(pg_catalog.<=) jobq_internal.clock() AS new, "
+		"failed, failed_last_hour, dead_letters, job_id, message FROM jobq.failures AS f WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR $2" EQUALS "ANY (kinds)) "
 		"AND ($3::pg_catalog.interval IS NULL OR f.first_seen OPERATOR(pg_catalog.>) (jobq_internal.clock()" MINUS "$3)) "
 		"ORDER BY f.first_seen DESC, fingerprint LIMIT coalesce($4::pg_catalog.int8, 20)",
 		.options = {OPTION_QUEUE, OPTION_KIND, {"newer-than", 0, "TIME", "seen first less long ago than this, such as 1 hour"}, OPTION_LIMIT}

@@ -310,7 +310,7 @@ wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.ba
 
 # A column of a list has the name of the column in the view, or is one of those that only the program has.
 my %view_of = (
-	list => [ 'jobs', '' ], dead => [ 'dead_letters', '' ], failures => [ 'failures', '' ], queues => [ 'queues', 'waiting_for' ], kinds => [ 'kinds', '' ],
+	list => [ 'jobs', '' ], dead => [ 'dead_letters', '' ], failures => [ 'failures', 'new' ], queues => [ 'queues', 'waiting_for' ], kinds => [ 'kinds', '' ],
 	workers => [ 'workers', 'name running_for' ], schedules => [ 'schedules', 'next_ticks' ], batches => [ 'batches', '' ], "workflow $batch" => [ 'steps', 'attempt error' ]);
 sql(q{SELECT jobq.enqueue('f', '{"error": "to be listed"}')});
 wait_for($node, 'there is a dead letter', q{SELECT EXISTS (SELECT FROM jobq.dead_letters)});
@@ -397,7 +397,7 @@ is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), '280'
 # On a terminal, the number comes first, and then a question.
 SKIP:
 {
-	skip 'no terminal', 13 unless eval { require IO::Pty; require JobqScreen; 1 };
+	skip 'no terminal', 16 unless eval { require IO::Pty; require JobqScreen; 1 };
 	foreach ([ 'delete-many', 'n', 1, '280' ], [ 'delete-many', '', 1, '280' ], [ 'delete-many', 'y', 0, '279' ], [ 'cancel-many', 'no question without jobs', 0, '279' ])
 	{
 		my ($command, $answer, $status, $left) = @$_;
@@ -407,6 +407,13 @@ SKIP:
 		is($screen->finish >> 8, $status, "answer '$answer'");
 		is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), $left, 'only yes changes anything');
 	}
+	# The causes, with the command that retries their dead letters.  The jobs retried above fail once more.
+	sql(q{CALL fail_many('3 h', 2, '{it''s new}')});
+	my $causes = JobqScreen->new(60, 100, $jobq, 'failures', '--queue', 'trouble', '--newer-than', '1 h');
+	is($causes->finish, 0, 'failures on a terminal');
+	like($causes->text, qr/^new: JQ005 it's new: no answer for order \d+ *\n    22 dead, 22 failed, 22 in the last hour, last job \d+ *\n    first .*\n    queue trouble, kinds \{call\} *\n    jobq retry-many --queue=trouble --fingerprint=\d+ *$/m, 'say how to retry the dead letters of a cause');
+	my ($retry) = $causes->text =~ /retry-many (--queue=.*\d)/;
+	is_output([ 'retry-many', split(/ /, $retry // '') ], '22', 'which it does');
 	my $screen = JobqScreen->new(24, 120, $jobq, 'delete-many', '--error', 'page missing%', '--max-jobs', '1', '--yes');
 	is($screen->finish, 0, 'with --yes');
 	unlike($screen->text, qr/Continue/, 'no question');
