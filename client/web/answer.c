@@ -164,17 +164,49 @@ answer(Request *request, unsigned status, const char *type, const char *text, si
 	MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
 }
 
-static char *
-problem(unsigned status, const char *detail, const char *more, const char *sqlstate)
+/*
+ * Return the type of a problem that has no type of its own, and no SQLSTATE.
+ */
+static const char *
+type_of_status(unsigned status)
 {
-	json_t	   *document = json_pack("{s:s, s:s, s:i, s:s*, s:s*, s:s*}", "type", "about:blank",
-									 "title", MHD_get_reason_phrase_for(status), "status", (int) status,
-									 "detail", detail, "hint", more, "sqlstate", sqlstate);
+	static const struct
+	{
+		unsigned	status;
+		const char *type;
+	}			list[] = {
+		{MHD_HTTP_BAD_REQUEST, "invalid-request"}, {MHD_HTTP_UNAUTHORIZED, "not-logged-in"},
+		{MHD_HTTP_FORBIDDEN, "not-allowed"}, {MHD_HTTP_NOT_FOUND, "not-found"},
+		{MHD_HTTP_METHOD_NOT_ALLOWED, "no-such-method"}, {MHD_HTTP_GONE, "gone"},
+		{MHD_HTTP_CONTENT_TOO_LARGE, "too-large"}, {MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "not-json"},
+		{STATUS_UNPROCESSABLE, "idempotency-key"}, {MHD_HTTP_TOO_MANY_REQUESTS, "too-many-requests"},
+		{MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable"},
+	};
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+		if (list[i].status == status)
+			return list[i].type;
+	return "failure";
+}
+
+/*
+ * Return a problem document.  "type" is the last part of the problem's type.
+ */
+static char *
+problem(unsigned status, const char *type, const char *detail, const char *more, const char *sqlstate)
+{
+	char		urn[64];
+	json_t	   *document;
 	char	   *text;
+
+	snprintf(urn, sizeof(urn), "urn:problem-type:jobq:%s", type != NULL ? type : sqlstate != NULL ? sqlstate : type_of_status(status));
+	document = json_pack("{s:s, s:s, s:i, s:s*, s:s*, s:s*}", "type", urn,
+						 "title", MHD_get_reason_phrase_for(status), "status", (int) status,
+						 "detail", detail, "hint", more, "sqlstate", sqlstate);
 
 	/* the detail is not UTF-8, as from a server with another encoding */
 	if (document == NULL)
-		document = json_pack("{s:s, s:s, s:i, s:s*}", "type", "about:blank", "title",
+		document = json_pack("{s:s, s:s, s:i, s:s*}", "type", urn, "title",
 							 MHD_get_reason_phrase_for(status), "status", (int) status,
 							 "sqlstate", sqlstate);
 	text = document != NULL ? json_dumps(document, JSON_COMPACT) : NULL;
@@ -261,10 +293,19 @@ answer_page(Request *request, unsigned status, const char *title, const char *te
 void
 answer_problem(Request *request, unsigned status, const char *detail)
 {
+	answer_problem_as(request, status, NULL, detail);
+}
+
+/*
+ * Answer with a problem of this type, which tells the problem from others with the same status.
+ */
+void
+answer_problem_as(Request *request, unsigned status, const char *type, const char *detail)
+{
 	if (wants_page(request))
 		answer_page(request, status, NULL, detail, NULL);
 	else
-		answer_problem_text(request, status, problem(status, detail, NULL, NULL));
+		answer_problem_text(request, status, problem(status, type, detail, NULL, NULL));
 }
 
 void
@@ -315,7 +356,7 @@ status_of(const char *sqlstate)
 		{"22", MHD_HTTP_BAD_REQUEST}, {"54", MHD_HTTP_BAD_REQUEST},
 		{"57014", MHD_HTTP_GATEWAY_TIMEOUT},
 		{"3F000", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42P01", MHD_HTTP_SERVICE_UNAVAILABLE},
-		{"42883", MHD_HTTP_SERVICE_UNAVAILABLE}, {"08", MHD_HTTP_SERVICE_UNAVAILABLE},
+		{"42883", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42", MHD_HTTP_BAD_REQUEST}, {"08", MHD_HTTP_SERVICE_UNAVAILABLE},
 		{"53", MHD_HTTP_SERVICE_UNAVAILABLE}, {"57P", MHD_HTTP_SERVICE_UNAVAILABLE},
 	};
 
@@ -346,10 +387,10 @@ problem_with_status(const Principal *principal, const PGresult *result, unsigned
 	if (strcmp(sqlstate, "42883") == 0 && message != NULL && strstr(message, "jobq") == NULL)
 		*status = MHD_HTTP_BAD_REQUEST;
 	if (principal->hide_payload && !error_is_shown(sqlstate))
-		return problem(*status, "the reason is hidden from this role, as payloads are", NULL, sqlstate);
+		return problem(*status, NULL, "the reason is hidden from this role, as payloads are", NULL, sqlstate);
 	if (*status == MHD_HTTP_SERVICE_UNAVAILABLE && (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0))
 		advice = "Is the extension jobq in this database, and of this version?";
-	return problem(*status, message != NULL ? message : PQresultErrorMessage(result), advice,
+	return problem(*status, NULL, message != NULL ? message : PQresultErrorMessage(result), advice,
 				   sqlstate[0] != '\0' ? sqlstate : NULL);
 }
 
@@ -359,7 +400,7 @@ problem_with_status(const Principal *principal, const PGresult *result, unsigned
 char *
 problem_text(unsigned status, const char *detail)
 {
-	return problem(status, detail, NULL, NULL);
+	return problem(status, NULL, detail, NULL, NULL);
 }
 
 /*

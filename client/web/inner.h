@@ -343,6 +343,9 @@ typedef struct Route
  * SELECT of the job whose id is a column of another row.  OFFSET keeps the planner from
  * joining the whole view with those rows.
  */
+/* Older versions of libmicrohttpd have another name. */
+#define STATUS_UNPROCESSABLE	422
+
 #define JOB(id)	"SELECT * FROM jobq.jobs AS x WHERE x.id = " id " OFFSET 0"
 
 struct Request
@@ -444,6 +447,7 @@ extern bool wants_page(Request *request);
 extern void answer_page(Request *request, unsigned status, const char *title, const char *text,
 						const char *button);
 extern void answer_problem(Request *request, unsigned status, const char *detail);
+extern void answer_problem_as(Request *request, unsigned status, const char *type, const char *detail);
 extern unsigned status_of_error(const PGresult *result);
 extern void answer_error(Request *request, const PGresult *result);
 extern void answer_no_connection(Request *request, const char *why);
@@ -495,6 +499,7 @@ extern bool error_is_shown(const char *sqlstate);
 extern bool payload_hidden(const char *role, bool is_token);
 
 /* client/web/statement.c */
+extern bool arguments_known(Request *request);
 extern void statement_begin(Request *request);
 
 /* client/web/listener.c */

@@ -203,6 +203,13 @@ is_type(const char *value, const char *type)
 	return value != NULL && strcspn(value, " ;") == strlen(type) && strncasecmp(value, type, strlen(type)) == 0;
 }
 
+/* True if the arguments after the question mark are of the program, and not of a page. */
+static bool
+takes_arguments(const Route *route)
+{
+	return strncmp(route->path, "/api/", strlen("/api/")) == 0 || strcmp(route->path, "/metrics") == 0;
+}
+
 /*
  * Check the headers.  If the request is refused, answer it and return false.
  */
@@ -232,19 +239,19 @@ headers_allow(Request *request, const char *method)
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "nobody is logged in");
 	}
 	else if (changes && !(request->route->flags & ROUTE_PAGE) && !session_allows(request))
-		answer_problem(request, MHD_HTTP_FORBIDDEN,
-					   "the request may come from another site: it lacks the header X-CSRF-Token of the session");
+		answer_problem_as(request, MHD_HTTP_FORBIDDEN, "csrf",
+						  "the request may come from another site: it lacks the header X-CSRF-Token of the session");
 	else if (changes && web.read_only && !(request->route->flags & ROUTE_READS))
-		answer_problem(request, MHD_HTTP_FORBIDDEN, "this server only shows what there is");
+		answer_problem_as(request, MHD_HTTP_FORBIDDEN, "read-only", "this server only shows what there is");
 	else if (request->principal != NULL && request->principal->hide_payload &&
 			 (request->route->flags & ROUTE_CONSUMES))
-		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads are hidden from this role");
+		answer_problem_as(request, MHD_HTTP_FORBIDDEN, "hidden-payload", "payloads are hidden from this role");
 	else if (length != NULL && strtoull(length, NULL, 10) > body_limit(request))
 		answer_too_large(request);
 	else if (has_body && changes && !is_type(type, "application/json") &&
 			 !((request->route->flags & ROUTE_PAGE) && is_type(type, FORM_TYPE)))
 		answer_problem(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the body must be application/json");
-	else
+	else if (!takes_arguments(request->route) || arguments_known(request))
 	{
 		if (caller != NULL && request->principal != NULL)
 			caller_is(caller, request->principal);

@@ -19,9 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Older versions of libmicrohttpd have another name. */
-#define STATUS_UNPROCESSABLE	422
-
 static void run_topics(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 
@@ -168,8 +165,8 @@ static const char queue_shown[] = "name paused paused_kinds paused_tenants ready
 #undef QUEUE_SETTING
 		   ;
 
-/* The settings of a queue, which are the arguments of create_queue() after the name. */
-static const char queue_members[] = "name"
+/* The settings of a queue, which are the arguments of create_queue() after the name; a blank before each. */
+static const char queue_members[] = ""
 #define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
 #include "store/queue_settings.h"
 #undef QUEUE_SETTING
@@ -287,7 +284,7 @@ const Route routes[] = {
 	.sql = ALL(QUEUES " ORDER BY q.name")},
 	{"GET", "/api/queues/{}", 0,.parameters = "{}",.shown = queue_shown,
 	.sql = QUEUE},
-	{"PUT", "/api/queues/{}", 0,.parameters = "body {}",.members = queue_members,.sql = put_queue},
+	{"PUT", "/api/queues/{}", 0,.parameters = "body {}",.members = queue_members + 1,.sql = put_queue},
 	{"DELETE", "/api/queues/{}", 0,.parameters = "{}",
 	.sql = DONE("jobq.drop_queue($1::text)")},
 	NAMED("queues", "pause", "queue"),

@@ -18,7 +18,8 @@
  *	readonly	true with --read-only
  *
  * The server parses the body, in SQL.  The same statement first checks the members: all
- * are known to the route, and no required member is missing.  The route's own statement
+ * are known to the route, no required member is missing, and only some may be an object or
+ * an array.  The route's own statement
  * must therefore be a scalar expression.
  *
  * client/web/statement.c
@@ -31,9 +32,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * Members of bodies that may be an object or an array.  The statements read all other members
+ * as text, in which an object would be valid.
+ */
+#define COMPOSITE \
+	"carry,changes,context,fail_on,fair_weights,headers,ids,limiters,options,payload,queues,result,results,retry_on,tags,tokens,uniqueness"
+
+typedef struct Count
+{
+	const char *name;
+	int			n;
+}			Count;
+
 static void statement_done(Statement *statement, PGresult *result, const char *why);
 static bool parameters_of(Request *request);
-static bool arguments_known(Request *request);
 static void append_members(PQExpBuffer sql, const Request *request, bool needed);
 static void append_list(PQExpBuffer sql, const char *members, bool needed, bool hide);
 static void statement_left(Request *request);
@@ -60,24 +73,72 @@ argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const ch
 	return MHD_NO;
 }
 
-static bool
+/* Count an argument of this name. */
+static enum MHD_Result
+argument_counted(void *closure, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+	Count	   *count = closure;
+
+	(void) kind;
+	(void) value;
+	count->n += strcmp(key, count->name) == 0;
+	return MHD_YES;
+}
+
+/* Stop at an argument that is given twice. */
+static enum MHD_Result
+argument_single(void *closure, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+	Request    *request = closure;
+	Count		count = {key, 0};
+
+	(void) kind;
+	(void) value;
+	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_counted, &count);
+	if (count.n == 1)
+		return MHD_YES;
+	request->state = (void *) key;
+	return MHD_NO;
+}
+
+/*
+ * Check that the route knows all arguments of the request, and that no value would be ignored.
+ * Otherwise answer the request, and return false.
+ */
+bool
 arguments_known(Request *request)
 {
 	PQExpBufferData text;
 
+	/* libmicrohttpd ends a value there */
+	if (strchr(request->target, '?') != NULL && strstr(strchr(request->target, '?'), "%00") != NULL)
+	{
+		answer_problem_as(request, MHD_HTTP_BAD_REQUEST, "invalid-argument", "an argument has a byte that is zero");
+		return false;
+	}
 	request->state = NULL;
+	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_single, request);
+	if (request->state != NULL)
+	{
+		initPQExpBuffer(&text);
+		appendPQExpBuffer(&text, "the argument \"%s\" is given more than once", (const char *) request->state);
+		request->state = NULL;
+		answer_problem_as(request, MHD_HTTP_BAD_REQUEST, "invalid-argument", text.data);
+		termPQExpBuffer(&text);
+		return false;
+	}
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_known, request);
 	if (request->state == NULL && request->status != MHD_HTTP_FORBIDDEN)
 		return true;
 	if (request->state == NULL)
 	{
-		answer_problem(request, MHD_HTTP_FORBIDDEN, "what is hidden from this role is not searched for it");
+		answer_problem_as(request, MHD_HTTP_FORBIDDEN, "hidden-payload", "what is hidden from this role is not searched for it");
 		return false;
 	}
 	initPQExpBuffer(&text);
 	appendPQExpBuffer(&text, "there is no argument \"%s\"", (const char *) request->state);
 	request->state = NULL;
-	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	answer_problem_as(request, MHD_HTTP_BAD_REQUEST, "unknown-argument", text.data);
 	termPQExpBuffer(&text);
 	return false;
 }
@@ -92,7 +153,7 @@ refuse_value(Request *request, const char *name, const char *value, const char *
 
 	initPQExpBuffer(&text);
 	appendPQExpBuffer(&text, "invalid value for \"%s\": \"%s\"; it is %s", name, value, allowed);
-	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	answer_problem_as(request, MHD_HTTP_BAD_REQUEST, "invalid-argument", text.data);
 	termPQExpBuffer(&text);
 	return false;
 }
@@ -256,8 +317,6 @@ statement_begin(Request *request)
 	Statement  *statement = &request->statement;
 	PQExpBufferData sql;
 
-	if (!arguments_known(request))
-		return;
 	for (int i = 0; i < MAX_LISTED && route->words[i] != NULL; i++)
 		if (!argument_listed(request, route->words[i]))
 			return;
@@ -268,14 +327,16 @@ statement_begin(Request *request)
 	if (route->members != NULL)
 	{
 		initPQExpBuffer(&sql);
-		appendPQExpBufferStr(&sql, "SELECT CASE WHEN u.bad IS NULL AND u.lacks IS NULL THEN (");
+		appendPQExpBufferStr(&sql, "SELECT CASE WHEN coalesce(u.bad, u.lacks, u.wrong) IS NULL THEN (");
 		appendPQExpBufferStr(&sql, route->sql);
-		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks FROM (SELECT "
+		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks, u.wrong FROM (SELECT "
 							 "(SELECT k FROM jsonb_object_keys($1::jsonb) AS k WHERE NOT k = ANY (");
 		append_members(&sql, request, false);
 		appendPQExpBufferStr(&sql, ") LIMIT 1) AS bad, (SELECT k FROM unnest(");
 		append_members(&sql, request, true);
-		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks) AS u");
+		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks, "
+							 "(SELECT e.key FROM jsonb_each($1::jsonb) AS e WHERE jsonb_typeof(e.value) IN ('object', 'array') "
+							 "AND NOT e.key = ANY ('{" COMPOSITE "}') LIMIT 1) AS wrong) AS u");
 		if (PQExpBufferDataBroken(sql))
 			fatal(EXIT_REFUSED, "out of memory");
 		request->sql = sql.data;
@@ -299,6 +360,37 @@ statement_left(Request *request)
 		request_resume(request);
 }
 
+/*
+ * Return false, and answer the request, if a member of the body is unknown, missing, or of a
+ * wrong type.
+ */
+static bool
+members_fit(Request *request, const PGresult *result)
+{
+	static const struct
+	{
+		const char *type;
+		const char *says;
+	}			list[] = {
+		{"unknown-member", "the body has a member \"%s\", which is not known here"},
+		{"missing-member", "the body lacks the member \"%s\""},
+		{"invalid-member", "the member \"%s\" of the body must not be an object or an array"},
+	};
+
+	for (int i = 0; i < 3; i++)
+		if (!PQgetisnull(result, 0, i + 1))
+		{
+			PQExpBufferData text;
+
+			initPQExpBuffer(&text);
+			appendPQExpBuffer(&text, list[i].says, PQgetvalue(result, 0, i + 1));
+			answer_problem_as(request, MHD_HTTP_BAD_REQUEST, list[i].type, text.data);
+			termPQExpBuffer(&text);
+			return false;
+		}
+	return true;
+}
+
 static void
 statement_done(Statement *statement, PGresult *result, const char *why)
 {
@@ -312,18 +404,8 @@ statement_done(Statement *statement, PGresult *result, const char *why)
 		answer_no_connection(request, why);
 	else if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		answer_error(request, result);
-	else if (route->members != NULL &&
-			 (!PQgetisnull(result, 0, 1) || !PQgetisnull(result, 0, 2)))
-	{
-		PQExpBufferData text;
-		bool		bad = !PQgetisnull(result, 0, 1);
-
-		initPQExpBuffer(&text);
-		appendPQExpBuffer(&text, bad ? "the body has a member \"%s\", which is not known here"
-						  : "the body lacks the member \"%s\"", PQgetvalue(result, 0, bad ? 1 : 2));
-		answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
-		termPQExpBuffer(&text);
-	}
+	else if (route->members != NULL && !members_fit(request, result))
+		return;
 	else if (PQntuples(result) == 0 || PQgetisnull(result, 0, 0))
 		answer_problem(request, MHD_HTTP_NOT_FOUND, "it does not exist, or is another role's");
 	else if (route->answer != NULL)

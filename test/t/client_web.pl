@@ -637,7 +637,7 @@ for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 	my ($method, $path) = $route =~ /^\{"(\w+)", "([^"]+)"/ ? ($1, $2) : $route =~ /^NAMED\("(\w+)", "(\w+)"/ ? ('POST', "/api/$1/{}/$2")
 	  : $route =~ /^LEASE_ROUTE\((\w+|"\w+")/ ? ('POST', '/api/' . $1 =~ tr/"//dr) : next;
 	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce"
-	  : $route =~ /queue_members/ ? "name $settings" : '';
+	  : $route =~ /queue_members/ ? $settings : '';
 	$members = join ' ', sort keys %{ { map { $_ => 1 } split ' ', "$members $conditions" } } if $route =~ /CONDITION_MEMBERS/;
 	$members .= " $1" if $route =~ /\.members_of_many = "([^"]*)"/;
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
@@ -652,6 +652,51 @@ my @filters = slurp_file("$FindBin::RealBin/../../src/operate/filters.h") =~ /^J
 is(join(' ', sort keys %{ $openapi->{components}{schemas}{Conditions}{properties} }), join(' ', sort @filters, qw(from until)), 'the conditions on jobs are those of SQL, and a range of times');
 is(scalar(grep { !$_->{responses}{'4XX'} } map { values %$_ } values %{ $openapi->{paths} }), 0, 'each operation has its problems');
 is("@without", '/healthz /metrics /api/databases /api/session /signal/{} /api/events', 'each says what is shown when payloads are hidden');
+
+# No part of a request is ignored: neither a second value of an argument, nor a value with a byte that is zero,
+# nor an object for a member that is a text or a number.  Each problem has a type.
+my (@ignored, %types);
+my $checked = 0;
+sub refuses
+{
+	my ($method, $path, $body, $type) = @_;
+	my ($got, $problem) = ask($method, $path, $body, Authorization => "Bearer $other_token");
+
+	$checked++;
+	$types{ $problem->{type} // 'none' }++ if ref $problem eq 'HASH';
+	push @ignored, "$method $path " . ($body ? $json->encode($body) : '') . ": $got " . (ref $problem eq 'HASH' ? $problem->{type} // '' : '') unless $got == 400 && $problem->{type} =~ /^urn:problem-type:jobq:(?:$type)$/;
+	return;
+}
+for my $path (sort grep { m{^/api/(?!session)} && !/events/ } keys %{ $openapi->{paths} })
+{
+	my $item = $openapi->{paths}{$path};
+	my $to = $path =~ s/\{\w+\}/1/gr;
+
+	for my $method (sort grep { $_ ne 'parameters' } keys %$item)
+	{
+		my $body = $item->{$method}{requestBody}{content}{'application/json'}{schema};
+		my %members;
+
+		refuses(uc $method, "$to?colour=red", $body ? {} : undef, 'unknown-argument');
+		for my $argument (map { $_->{name} } grep { $_->{in} eq 'query' } map { $_->{'$ref'} ? $openapi->{components}{parameters}{ $_->{'$ref'} =~ s/.*\///r } : $_ } @{ $item->{$method}{parameters} || [] })
+		{
+			refuses('GET', "$to?$argument=1&$argument=2", undef, 'invalid-argument');
+			refuses('GET', "$to?$argument=1%00", undef, 'invalid-argument');
+		}
+		next unless $body;
+		$body = $openapi->{components}{schemas}{ $body->{'$ref'} =~ s/.*\///r } if $body->{'$ref'};
+		$members{$_} = $body->{properties}{$_} foreach keys %{ $body->{properties} || {} };
+		for my $name (grep { !ref($members{$_}{type}) && ($members{$_}{type} // '') =~ /^(?:string|integer|number|boolean)$/ } sort keys %members)
+		{
+			refuses(uc $method, $to, { (map { $_ => 1 } @{ $body->{required} || [] }), $name => {} }, 'invalid-member|missing-member|22\w{3}');
+		}
+		refuses(uc $method, $to, { colour => 'red' }, 'unknown-member') if %members;
+	}
+}
+is(join("\n", @ignored), '', "$checked requests are refused");
+cmp_ok($checked, '>', 300, 'which are many');
+like((ask('GET', '/api/nothing'))[1]{type}, qr/^urn:problem-type:jobq:not-found$/, 'a path that does not exist');
+like((ask('GET', '/api/jobs/5', undef, Authorization => "Bearer $other_token"))[1]{type}, qr/^urn:problem-type:jobq:(?:not-found|JQ003)$/, 'a job that does not exist');
 
 # A member has the name of the column in the view, or is one of those that only HTTP has.
 my %view_of = (
