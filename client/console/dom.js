@@ -207,7 +207,7 @@ export function table(caption, all, rows, key, empty) {
 // Names and values.  A value may be a function; an error in the function affects only this value.
 export function facts(pairs) {
 	return h('dl', { class: 'facts' }, pairs.map(([name, value]) => [name, typeof value === 'function' ? content({ cell: value }) : value])
-		.filter(([, value]) => value !== null && value !== undefined && value !== '')
+		.filter(([, value]) => value !== null && value !== undefined && value !== false && value !== '')
 		.map(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
 }
 

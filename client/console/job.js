@@ -189,7 +189,7 @@ function draw(c) {
 				['Attempt', () => `${j.attempt ?? 0}${j.max_attempts ? ` of ${j.max_attempts}` : ''}`], ['Enqueued', () => j.enqueued_at && at(j.enqueued_at)],
 				['Scheduled for', () => j.run_at && at(j.run_at)], ['Started', () => j.started_at && at(j.started_at)], ['Finished', () => j.finished_at && at(j.finished_at)],
 				['Run time', () => j.started_at && j.finished_at && (span((date(j.finished_at) - date(j.started_at)) / 1000).replace(/^0 s$/, 'below 1 ms'))],
-				['Worker', () => j.worker && (j.state === 'running' ? h('a', { href: `#/worker/${j.worker}` }, String(j.worker)) : String(j.worker))], ['Tenant', () => j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', () => j.group_key && h('a', { href: withQuery('#/jobs', { group_key: j.group_key }) }, j.group_key)], ['Tags', () => (j.tags ?? []).map((tag) => [h('a', { href: withQuery('#/jobs', { tag }) }, tag), ' '])],
+				['Worker', () => j.worker && (j.state === 'running' ? h('a', { href: `#/worker/${j.worker}` }, String(j.worker)) : String(j.worker))], ['Tenant', () => j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', () => j.group_key && h('a', { href: withQuery('#/jobs', { group_key: j.group_key }) }, j.group_key)], ['Tags', () => j.tags?.length > 0 && j.tags.map((tag) => [h('a', { href: withQuery('#/jobs', { tag }) }, tag), ' '])],
 				['Batch', () => j.batch_id && batchLink({ id: j.batch_id })], ['Step', () => j.step?.name],
 			])),
 			payload(c, j), json(c, 'result', 'Result'), json(c, 'headers', 'Headers')),

@@ -284,6 +284,8 @@ await test('a payload of some megabytes is shown in parts, and is too long for a
 	await page.click('Edit the payload');
 	await page.shows('too much for a form');
 	is(await page.value('document.querySelectorAll("textarea").length'), 0);
+	// the message would cover buttons for some seconds
+	await page.value('document.getElementById("toasts").replaceChildren()');
 	await go(`enqueue?like=${id}`);
 	await page.shows('too much for a form');
 	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
@@ -310,6 +312,7 @@ await test('a large payload is laid out once, and is a file on request', async (
 	await page.value(`window.kept = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob.text(); return 'about:blank'; };
 		HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; }`);
 	await page.click('Download');
+	await page.until('the file', 'window.saved && window.savedAs');
 	is(await page.value('saved.then((text) => savedAs + " " + JSON.parse(text).rows.length)'), `job-${id}-payload.json ${rows}`);
 	await page.value('URL.createObjectURL = kept; delete HTMLAnchorElement.prototype.click');
 });
