@@ -257,8 +257,13 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 	nwords = argc - optind;
 	if (nwords < command->min_arguments || nwords > command->max_arguments)
 	{
-		error(nwords < command->min_arguments ? "\"jobq %s\" lacks an argument: %s"
-			  : "\"jobq %s\" has too many arguments: %s", command->name, command->arguments);
+		if (nwords < command->min_arguments)
+			error("\"jobq %s\" lacks an argument: %s", command->name, command->arguments);
+		else if (command->max_arguments == 0)
+			error("\"jobq %s\" has no arguments, only options: \"%s\"", command->name, argv[optind]);
+		else
+			error("\"jobq %s\" has too many arguments: \"%s\" (it is: %s)", command->name,
+				  argv[optind + command->max_arguments], command->arguments);
 		hint("Try \"jobq %s --help\".", command->name);
 		exit(EXIT_USAGE);
 	}
@@ -312,7 +317,7 @@ statement_run(const Command *command, const char *sql, int n, const char *const 
 	PQclear(result);
 	if (n == 0 && command->output == OUTPUT_RECORD)
 	{
-		error("%s \"%s\" does not exist, or is another role's", command->arguments, values[0]);
+		error("job %s does not exist, or is another role's", values[0]);
 		return EXIT_REFUSED;
 	}
 	return status;

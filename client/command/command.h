@@ -69,6 +69,7 @@ extern void command_help(const Command *command);
 /* client/command/special.c */
 extern int	run_call(const Command *command, int argc, char **argv);
 extern int	run_many(const Command *command, int argc, char **argv);
+extern int	run_prune(const Command *command, int argc, char **argv);
 extern int	run_failures(const Command *command, int argc, char **argv);
 extern int	run_doctor(const Command *command, int argc, char **argv);
 extern int	outcome_status(const char *state);

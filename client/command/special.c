@@ -69,23 +69,18 @@ given_option(const Command *command, const char *const *options, const char *nam
 }
 
 /*
- * Print the number of jobs that the call would select, and ask whether to go on.  "call" is the
- * call without its closing parenthesis.  Without a job there is no question, and the answer is
- * yes.
+ * Print the number of jobs that a call would change, and ask whether to go on.  "sql" returns the
+ * number.  Without a job there is no question, and the answer is yes.
  */
 static bool
-user_agrees(const Command *command, const char *call, int n, const char *const *values)
+user_agrees(const Command *command, const char *sql, int n, const char *const *values)
 {
-	PQExpBufferData sql;
 	PGresult   *result;
 	char		reply[16];
 	bool		agrees = true;
 	PGconn	   *conn = connect_now();
 
-	initPQExpBuffer(&sql);
-	appendPQExpBuffer(&sql, "%s, dry_run => true) AS jobs", call);
-	result = query(conn, sql.data, n, values);
-	termPQExpBuffer(&sql);
+	result = query(conn, sql, n, values);
 	if (strcmp(PQgetvalue(result, 0, 0), "0") != 0)
 	{
 		const char *jobs = PQgetvalue(result, 0, 0);
@@ -131,6 +126,7 @@ run_many(const Command *command, int argc, char **argv)
 	const char *given[MAX_VALUES];
 	const char *values[MAX_VALUES];
 	PQExpBufferData sql;
+	PQExpBufferData count;
 	PQExpBufferData conditions;
 	int			first = command->max_arguments;
 	int			n;
@@ -147,11 +143,41 @@ run_many(const Command *command, int argc, char **argv)
 		return EXIT_USAGE;
 	}
 	appendPQExpBuffer(&sql, "%s%s", command->sql, conditions.data + (first == 0 ? strlen(", ") : 0));
+	initPQExpBuffer(&count);
+	appendPQExpBuffer(&count, "%s, dry_run => true) AS jobs", sql.data);
 	if (isatty(STDIN_FILENO) && given_option(command, given + first, "yes") == NULL &&
-		given_option(command, given + first, "dry_run") == NULL && !user_agrees(command, sql.data, n, values))
+		given_option(command, given + first, "dry_run") == NULL && !user_agrees(command, count.data, n, values))
 		return EXIT_REFUSED;
 	appendPQExpBufferStr(&sql, ") AS jobs");
 	return statement_run(command, sql.data, n, values);
+}
+
+/*
+ * prune: at least one age is required.  On a terminal, first ask.  The number comes from the
+ * views: prune() needs the privilege "manage", which shows all jobs.
+ */
+int
+run_prune(const Command *command, int argc, char **argv)
+{
+	static const char count[] =
+		"SELECT (SELECT pg_catalog.count(*) FROM jobq.jobs WHERE state OPERATOR(pg_catalog.<>) 'dead' "
+		"AND finished_at OPERATOR(pg_catalog.<) (jobq_internal.clock() OPERATOR(pg_catalog.-) $1::pg_catalog.interval)) OPERATOR(pg_catalog.+) "
+		"(SELECT pg_catalog.count(*) FROM jobq.dead_letters "
+		"WHERE finished_at OPERATOR(pg_catalog.<) (jobq_internal.clock() OPERATOR(pg_catalog.-) $2::pg_catalog.interval)) AS jobs";
+	const char *values[MAX_VALUES];
+
+	command_parse(command, argc, argv, values);
+	if (values[0] == NULL && values[1] == NULL)
+	{
+		error("\"prune\" has no age");
+		hint("Give --older-than for finished jobs, --dead-older-than for dead letters, or both.");
+		return EXIT_USAGE;
+	}
+	if (given_option(command, values, "dry-run") != NULL)
+		return statement_run(command, count, 2, values);
+	if (isatty(STDIN_FILENO) && given_option(command, values, "yes") == NULL && !user_agrees(command, count, 2, values))
+		return EXIT_REFUSED;
+	return statement_run(command, command->sql, 2, values);
 }
 
 /*
@@ -395,8 +421,8 @@ run_check(const Command *command, int argc, char **argv)
 			status = 3;
 		else if (status != 3 && strtoll(PQgetvalue(result, row, 1), NULL, 10) > strtoll(PQgetvalue(result, row, 2), NULL, 10))
 			status = 2;
-		appendPQExpBuffer(&line, "%s%s %s of %s", row > 0 ? ", " : "", PQgetvalue(result, row, 0),
-						  unknown ? "does not exist" : PQgetvalue(result, row, 1), PQgetvalue(result, row, 2));
+		appendPQExpBuffer(&line, unknown ? "%s%s does not exist" : "%s%s %s of %s", row > 0 ? ", " : "",
+						  PQgetvalue(result, row, 0), PQgetvalue(result, row, 1), PQgetvalue(result, row, 2));
 	}
 	printf("JOBQ %s - %s\n", status == 0 ? "OK" : status == 2 ? "CRITICAL" : "UNKNOWN", line.data);
 	return status;

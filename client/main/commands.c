@@ -267,11 +267,13 @@ const Command commands[] = {
 	{
 		.name = "prune",.arguments = "",
 		.summary = "delete old finished jobs and dead letters; print how many",
-		.output = OUTPUT_VALUE,
+		.output = OUTPUT_VALUE,.run = run_prune,
 		.sql = "SELECT jobq.prune($1::pg_catalog.interval, $2::pg_catalog.interval) AS deleted",
 		.options = {
 			{"older-than", 0, "TIME", "finished jobs of this age, such as 7 days"},
 			{"dead-older-than", 0, "TIME", "dead letters of this age"},
+			{"dry-run", 0, NULL, "change nothing; print how many"},
+			OPTION_YES
 		}
 	},
 	{
@@ -423,7 +425,7 @@ const Command commands[] = {
 		.sql = "SELECT id, name, state, total, ready, scheduled, blocked, running, completed, dead, cancelled, progress "
 		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
 		"ORDER BY id DESC LIMIT coalesce($3::pg_catalog.int8, 20)",
-		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}
+		.options = {{"state", 's', "STATE", "pending, running, failing, cancelling, completed, failed or cancelled", true}, OPTION_BEFORE, OPTION_LIMIT}
 	},
 	{
 		.name = "workflow",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,

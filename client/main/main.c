@@ -127,7 +127,11 @@ main(int argc, char **argv)
 		const Command *about = at + 1 < argc ? command_find(argv[at + 1]) : NULL;
 
 		if (at + 1 < argc && about == NULL)
-			fatal(EXIT_USAGE, "there is no command \"%s\"", argv[at + 1]);
+		{
+			error("there is no command \"%s\"", argv[at + 1]);
+			hint("Try \"jobq --help\".");
+			return EXIT_USAGE;
+		}
 		if (about != NULL)
 			command_help(about);
 		else

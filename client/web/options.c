@@ -50,6 +50,8 @@ web_options(const Command *command, int argc, char **argv)
 	web.token_file = values[n++];
 	web.read_only = values[n++] != NULL;
 	web.hide_payload = values[n++];
+	if (web.hide_payload != NULL && web.hide_payload[0] == '\0')
+		fatal(EXIT_USAGE, "--hide-payload lacks its value: all, or names of roles with commas");
 	for (const char *name = web.hide_payload; name != NULL; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL)
 		if (strcspn(name, ",") > MOST_OF_ROLE)
 			fatal(EXIT_USAGE, "invalid value for --hide-payload: a role's name has no more than %d bytes", MOST_OF_ROLE);

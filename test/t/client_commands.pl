@@ -60,7 +60,8 @@ is_refused([qw(list --limit)], qr/without its value/, 2, 'an option without its 
 is_refused([ 'list', "--state=$_" ], qr/invalid value for --state: "\Q$_\E"\n.*hint: It is one of blocked, scheduled, .*cancelled or expired\./, 2, "no such state: '$_'")
   foreach 'foo', 'fail', 'ed', 'or', '', 'ready, running';
 is_refused([qw(cancel)], qr/lacks an argument: ID/, 2, 'too few arguments');
-is_refused([qw(show 1 2)], qr/too many arguments: ID/, 2, 'too many arguments');
+is_refused([qw(show 1 2)], qr/too many arguments: "2" \(it is: ID\)/, 2, 'too many arguments');
+is_refused([qw(list all)], qr/has no arguments, only options: "all"/, 2, 'an argument of a command that has none');
 like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the commands');
 my $page = "$FindBin::RealBin/../../client/jobq.1";
 IPC::Run::run([ "$FindBin::RealBin/../../client/page", $jobq, '-' ], '>', \my $written);
@@ -116,7 +117,7 @@ like((run_jobq(qw(show 1)))[0], qr/^state +completed\n(?:.*\n)*^result +\{"a": 1
 like((run_jobq(qw(explain 1)))[0], qr/^completed +the job has ended at/m, 'explain');
 like((run_jobq(qw(history 1)))[0], qr/ enqueued .*\n.* started .*\n.* info .* at it.*\n.* completed .*\{"a": 1\}/, 'history');
 is_refused([qw(explain 99)], qr/job 99 does not exist/, 1, 'explain of what is not there');
-is_refused([qw(show 99)], qr/ID "99" does not exist, or is another role's/, 1, 'show what is not there');
+is_refused([qw(show 99)], qr/job 99 does not exist, or is another role's/, 1, 'show what is not there');
 is(sql(q{SELECT '}. (run_jobq(qw(--json show 1)))[0] . q{'::jsonb ->> 'state'}), 'completed', 'show as JSON');
 
 is_output([qw(enqueue f), '{"error": "oh dear"}'], '2', 'one that fails');
@@ -261,7 +262,7 @@ sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 3)});
 is_refused([qw(wait-queue outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'wait-queue in vain');
 is_output([ 'check', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'check');
 is_output([ 'check', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'check: too many', 2);
-is_output([ 'check', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'check: no such queue', 3);
+is_output([ 'check', 'none:2' ], 'JOBQ UNKNOWN - none does not exist', 'check: no such queue', 3);
 is_refused([ 'check', $_ ], qr/invalid list of queues: "$_"/, 3, "check: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
 is_output([qw(cancel-many --queue outside --state waiting)], '3', 'cancel-many');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
@@ -290,6 +291,9 @@ my $before = sql(q{SELECT min(pid) FROM jobq.workers WHERE type = 'worker'}) || 
 is_output([qw(restart-workers)], '', 'restart-workers');
 wait_for($node, 'the worker is another', "SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = $before)");
 is_output([qw(prune --older-than 1d)], '0', 'prune: no job is so old');
+is_output([qw(prune --older-than 0 --dry-run)], sql(q{SELECT count(*) FROM jobq.jobs WHERE finished_at IS NOT NULL AND state <> 'dead'}), 'prune: so many would be deleted');
+is_refused([qw(prune)], qr/"prune" has no age/, 2, 'prune without an age');
+is_refused([qw(batches --state none)], qr/invalid value for --state: "none".*pending, running/s, 2, 'batches in a state that is none');
 is_refused([qw(prune --older-than soon)], qr/invalid input syntax .*"soon"/, 1, 'prune: an age that is none');
 
 # A schedule, run now.
