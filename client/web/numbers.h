@@ -53,8 +53,8 @@
 
 /*
  * Causes of failures, the newest cause first, like jobq.failures.  The statement reads the
- * newest failed attempts of unfinished jobs, of finished jobs, and of dead letters, so that
- * its time is bounded.  If there may be more, "partial" is true: then the numbers are lower
+ * newest failed attempts of unfinished jobs, of finished jobs, and of dead letters that the role
+ * may see, so that the time is bounded for a role that may see all.  If there may be more, "partial" is true: then the numbers are lower
  * limits, and a cause with an older dead letter is not "new".
  */
 #define MOST_FAILED	"5000"

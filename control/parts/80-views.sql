@@ -94,8 +94,8 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted, newest first';
 
 -- The failed attempts of unfinished jobs, of finished jobs, and of dead letters.  A reader with LIMIT
--- gets the attempts of the newest jobs, and reads no other jobs.  Partial indexes find the jobs that have
--- failed.  OFFSET 0 takes each error out of its array once.
+-- gets the attempts of the newest jobs, and reads no other jobs if the user may see all of them.  Partial
+-- indexes find the jobs that have failed.  OFFSET 0 takes each error out of its array once.
 DO $create$
 DECLARE
 	r record;

@@ -196,7 +196,7 @@ BEGIN
 		format('fix the cause, or SELECT jobq.pause(schedule => %L)', c.name)
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
-	-- dead letters: the newest are counted, so that the time does not grow with their number
+	-- dead letters: the newest that the user may see are counted
 	SELECT CASE WHEN count(*) > most THEN 'more than ' || most ELSE count(*)::text END AS n, count(*) > 0 AS has,
 		CASE WHEN count(*) FILTER (WHERE f.recent) > most THEN 'more than ' || most ELSE count(*) FILTER (WHERE f.recent)::text END AS recent,
 		CASE WHEN count(*) > most THEN 'at least ' ELSE '' END || count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled,

@@ -20,6 +20,7 @@
 #include "access/heapam.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
+#include "catalog/storage.h"
 #include "commands/dbcommands.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -124,6 +125,19 @@ jobq_log_message(void)
 #else
 #define jobq_walwriter_latch() (ProcGlobal->walwriterLatch)
 #endif
+
+/* Does the commit delete files?  16 (b0a55e43299): other names of files. */
+static inline bool
+jobq_commit_deletes_files(void)
+{
+#if PG_VERSION_NUM >= 160000
+	RelFileLocator *files;
+#else
+	RelFileNode *files;
+#endif
+
+	return smgrGetPendingDeletes(true, &files) > 0;
+}
 
 /* 17 (e7689190b3d): background workers can connect as roles without LOGIN. */
 #if PG_VERSION_NUM >= 170000

@@ -138,9 +138,9 @@ flush_before_commit(void)
 	static JobqSteady woken_at = 0;
 	Latch	   *latch = jobq_walwriter_latch();
 
-	/* a commit that writes nothing wakes no process */
+	/* a commit that writes nothing, or flushes by itself, wakes no process */
 	if (latch == NULL || !quiet || synchronous_commit != SYNCHRONOUS_COMMIT_OFF ||
-		!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		!TransactionIdIsValid(GetTopTransactionIdIfAny()) || jobq_commit_deletes_files())
 		return;
 	if (!jobq_once_in(&woken_at, WALWRITER_PAUSE * 1000))
 		latch->is_set = true;

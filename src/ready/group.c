@@ -429,7 +429,7 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 	if (group->called == job_id)
 		group->called = 0;
 	if (group->current == job_id)
-		group->current = 0;
+		group->current = group->current_since = 0;
 	group_advance(db, group, now, wake);
 }
 

@@ -267,7 +267,7 @@ takes_key(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, int sour
 
 	AssertExclusive(db->lock);
 	if (!key_is_limited(db, lane, source))
-		return slot->holding->nmore == 0 || slot->holding->more.tallies[source] == JOBQ_NONE;
+		return true;
 	if (lane->own != JOBQ_NONE && db->ready->heaps[lane->own].lent != JOBQ_LANE_INDEX(db, lane))
 		return false;
 	if (slot->holding->nmore > 0 &&
@@ -293,6 +293,10 @@ takes_more(JobqDatabase *db, const JobqSlot *slot, const JobqLane *lane, Timesta
 
 		if (slot->holding->nmore > 0 && held->limiters[s] != JOBQ_NO_LIMITER &&
 			(held->limiters[s] != index || held->costs[s] != Max(lane->needs[s].cost, 1)))
+			return false;
+		/* limits may have changed since the last of these jobs was popped */
+		if (slot->holding->nmore > 0 &&
+			(held->tallies[s] != JOBQ_NONE) != key_is_limited(db, lane, s))
 			return false;
 		if (index == JOBQ_NO_LIMITER)
 			continue;
@@ -401,9 +405,13 @@ jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 	}
 	if (lane != NULL && lane->count > 0 && lane_may_gather(db, lane))
 	{
-		/* the further jobs of the lane wait for the next call */
+		/*
+		 * The further jobs of the lane wait for the next call, or may start
+		 * now.  Only one worker was woken for all jobs of the lane.
+		 */
 		lane->since = db->ready->entries[lane->head].key.run_at;
 		jobq_lane_place(db, lane);
+		(void) jobq_lane_wake(db, lane, now, wake);
 	}
 	if (n == 0 && first != JOBQ_NONE)
 		jobq_set_alone(db, slot, first, holding->permits_job);

@@ -89,11 +89,11 @@ $node->reload;
 wait_for($node, 'the standby is synchronous', q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
 $standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 my $keeper = $node->background_psql('postgres');
-# commits wait only after the server has read the setting
+# commits wait only after the server has read the setting, and if they have written something
 sql('CREATE TABLE enough ()');
 $keeper->query_until(qr/begun/, q{\echo begun
 SET synchronous_commit = remote_apply;
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM pg_notify('other', ''); COMMIT; PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM pg_notify('other', ''), pg_logical_emit_message(true, 'other', ''); COMMIT; PERFORM pg_sleep(0.01); END LOOP; END $$;
 });
 wait_for($node, 'a commit waits for the standby', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ 'pg_notify'});
 my $offset = -s $node->logfile;
