@@ -27,8 +27,6 @@
 
 static pthread_t thread;
 
-static void make_pipe(int *ends);
-
 static void
 make_pipe(int *ends)
 {

@@ -25,10 +25,6 @@
 #define HEARTBEAT		10		/* seconds */
 #define LARGEST_FRAME	131072
 
-static amqp_socket_t *new_socket(amqp_connection_state_t conn, const BrokerOptions *options, bool tls);
-static bool login(amqp_connection_state_t conn, const BrokerAddress *address, char *why, size_t size);
-static bool open_channel(amqp_connection_state_t conn, const BrokerOptions *options, char *why, size_t size);
-
 /*
  * Write the reason of a failed call.
  */

@@ -20,10 +20,8 @@
 
 #define PERSISTENT		2		/* delivery mode */
 
-static amqp_table_t table_of(json_t *object, amqp_pool_t *pool);
 static amqp_field_value_t field_of(json_t *json, amqp_pool_t *pool);
 static bool has_long_name(json_t *json);
-static json_t *json_of(const amqp_field_value_t *field);
 static json_t *json_of_table(const amqp_table_t *table);
 static char *text_of(amqp_bytes_t bytes);
 

@@ -32,11 +32,6 @@
 #define FLOAT_DIGITS	9
 #define MARK			"\"\\u0000" /* the zero byte in written JSON */
 
-static int	digits_of(const char *number, char *digits);
-static bool is_exact(const char *number);
-static size_t string_length(const char *json);
-static void write_shortest(char *text, size_t size, double value, bool single);
-
 /*
  * Store the digits of a number without leading and trailing zeros, at most DOUBLE_DIGITS.
  * Returns the number of digits, which may be larger.

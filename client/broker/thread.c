@@ -33,8 +33,6 @@ static double up_since;			/* time of the connection */
 static bool refused;			/* the connection ends because of a message */
 static char said[SAID_REASON];	/* the reason printed last; empty: connected */
 
-static bool is_closing(void);
-static bool fail(const char *why);
 static bool go_up(void);
 static void go_down(void);
 static void rest(double time);

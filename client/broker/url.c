@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *decoded(const char *text, size_t length);
-
 /*
  * Return a copy of a part of the URL, with %XX decoded; NULL if that is invalid.
  */

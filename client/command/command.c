@@ -23,12 +23,6 @@
 #define NUMBER_MARK	'\001'		/* marks a negative number while options are
 								 * parsed */
 
-static void option_name(char *name, const CommandOption *option);
-static bool is_boolean(const CommandOption *option);
-static bool is_json(const CommandOption *option);
-static char letter_of(const CommandOption *option);
-static bool has_payload(const Command *command);
-
 /*
  * Write an option as typed: --max-attempts for max_attempts in SQL.
  */

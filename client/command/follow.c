@@ -52,11 +52,6 @@ static const char wait_a_little[] =
 
 #define NO_SUCH_JOB	"JQ003"
 
-static PGresult *ask(PGconn **conn, const char *sql, int n, const char *const *values);
-static void show_log(PGconn **conn, const char *id, const char *shown, const char *last);
-static bool reader_left(void);
-static int	left_no_row(const char *id, const PGresult *waited);
-
 /*
  * Return the result of a statement, or the error NO_SUCH_JOB.  After the loss of the
  * connection, reconnect without a time limit.

@@ -22,13 +22,6 @@ enum
 	STEP_ELEMENTS, STEP_COMPLETED, STEP_DEAD
 };
 
-static const char *type_of(const CommandOption *option);
-static int	append_given(PQExpBuffer sql, const Command *command, const char *const *options,
-						 int n, const char **values);
-static bool array_has(const char *array, const char *element);
-static void draw_step(const PGresult *steps, int step, bool *drawn, const char *before,
-					  const char *corner, const char *below);
-
 static const char *
 type_of(const CommandOption *option)
 {

@@ -30,9 +30,7 @@ static struct
 }			typed[MAX_DATABASES];
 static int	ntyped = 0;
 
-static const char *typed_password(const char *dbname);
 static char *ask_password(const PGconn *conn);
-static char *field_of(const PGresult *result, int field);
 static void say_details(const PGresult *result);
 static void say_notice(void *nobody, const PGresult *result);
 

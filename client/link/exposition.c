@@ -17,10 +17,6 @@
 
 #define END_LINE	"# EOF"
 
-static Family *family_of(Exposition *exposition, const char *name, size_t length);
-static void append_label(PQExpBuffer buffer, const char *label);
-static void append_sample(PQExpBuffer buffer, const char *line, size_t length, const char *label);
-
 /*
  * Find or make the family of this name.
  */

@@ -26,14 +26,6 @@ typedef struct Place
 	char	   *port;
 } Place;
 
-static void forget(char **text);
-static int	length_of(const char *list);
-static char *element(const char *list, int n);
-static const char *option_of(PQconninfoOption *options, const char *name);
-static int	resolve(const char *host, const char *port, Place *places, int room);
-static int	places_of(const Hosts *hosts, Place *places);
-static bool is_silent(const Hosts *hosts, const Place *place);
-
 static void
 forget(char **text)
 {

@@ -22,9 +22,7 @@
 #define CANCEL_TIME		60		/* for one attempt, in seconds */
 #define MOST_FILES		65536	/* most open files of the program */
 
-static void start(Link *link);
 static void drop(Link *link, const char *why);
-static void connect_further(Link *link);
 static bool send_further(Link *link);
 
 /*

@@ -32,11 +32,7 @@ static const char *const states[][2] = {
 	{"critical", "31"}, {"warning", "33"}, {"ok", "32"},
 };
 
-static void put_text(const char *text, int most);
 static const char *colour_of(const char *value);
-static bool is_number(Oid type);
-static void fit_columns(int n, int *widths, const int *least);
-static void print_cell(const char *text, int width, bool right, bool last, const char *colour);
 
 /*
  * Print a text, escaped.

@@ -18,10 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static void help(void);
-static int	command_of(int argc, char **argv);
-static void check_output(void);
-
 static void
 help(void)
 {

@@ -78,19 +78,11 @@ static double pause_until;
 static double busy_at;			/* when a message was last seen */
 static bool hopeless;
 
-static bool is_text(const Message *message);
-static void check_queue(void);
-static void take_messages(void);
-static void reject(Message *message, const char *why);
-static void put_back(void);
-static void enqueue(void);
-static void take_result(const PGresult *result);
 static void take_error(const PGresult *result);
 static bool is_of_type(const PGresult *result);
 static void reject_single(const char *why);
 static void look_for_queue(const char *why);
 static void take_queue(const PGresult *result);
-static void sleep_until_news(int signals, double until);
 
 /*
  * True if the body becomes a text instead of JSON.

@@ -23,11 +23,6 @@ enum
 	VALUE_BODY, VALUE_IGNORE_IDS, VALUE_CA, VALUE_CERT, VALUE_KEY, VALUE_STOP_WHEN_EMPTY, VALUE_NAME, VALUE_VERBOSE
 };
 
-static void not_together(const char **values, const int *which, int n, const char *direction);
-static const char *field_of(const char *value, const char *option);
-static int	publish(const char **values, const BrokerOptions *broker);
-static int	consume(const char **values, const BrokerOptions *broker);
-
 static const char *const names[] = {
 	[VALUE_EXCHANGE] = "exchange",[VALUE_EXCHANGE_BY] = "exchange-by",[VALUE_ROUTING_KEY] = "routing-key",
 	[VALUE_ROUTING_KEY_BY] = "routing-key-by",[VALUE_MESSAGE_ID_BY] = "message-id-by",[VALUE_LEASE] = "lease",

@@ -38,8 +38,6 @@ typedef struct Flow
 static const Pane *compared;	/* by compare_rows() */
 static bool several;			/* databases */
 
-static bool has_key(const Pane * pane, int row);
-
 Pane		panes[NPANES] = {
 	{
 		.title = "QUEUES",.sort = -1,

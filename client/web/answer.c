@@ -44,10 +44,6 @@ typedef struct Large
 	Caller	   *caller;			/* of the connection of the answer */
 } Large;
 
-static void answer_no_room(Request *request);
-static unsigned status_of(const char *sqlstate);
-static void answer_problem_text(Request *request, unsigned status, char *text);
-
 const char *
 header_of(Request *request, const char *name)
 {

@@ -95,7 +95,6 @@ static Failure failures[MAX_FAILURES];	/* a ring */
 static int	next_failure;
 
 static void attempt_left(Request *request);
-static void line_go_on(void);
 
 static int *
 proving_of(const WebDatabase *database)

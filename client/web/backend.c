@@ -49,10 +49,7 @@ static int	ncancels;			/* in progress */
 static void hear_nothing(void *nobody, const PGresult *result);
 static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
-static void backend_connected(Backend *backend);
 static void backend_failed(Backend *backend);
-static void backend_refuse(Backend *backend, const char *why, bool refused);
-static Hosts *hosts_of(Principal *principal);
 
 static Hosts *
 hosts_of(Principal *principal)

@@ -41,9 +41,6 @@ struct Scrape
 
 static Scrape *scrapes;
 
-static void part_done(Statement *statement, PGresult *result, const char *why);
-static void scrape_left(Request *request);
-
 static void
 answer_exposition(Request *request, const char *text, size_t length)
 {

@@ -33,8 +33,6 @@
 static Session *sessions;
 static int	nsessions;
 
-static bool same_site(Request *request);
-
 /*
  * Write the name of the cookie for a database.  A log-in to one database does not replace the
  * session in another.

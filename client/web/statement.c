@@ -46,8 +46,6 @@ typedef struct Count
 }			Count;
 
 static void statement_done(Statement *statement, PGresult *result, const char *why);
-static bool parameters_of(Request *request);
-static void append_members(PQExpBuffer sql, const Request *request, bool needed);
 static void append_list(PQExpBuffer sql, const char *members, bool needed, bool hide);
 static void statement_left(Request *request);
 

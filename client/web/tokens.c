@@ -37,9 +37,6 @@ typedef struct Token
 
 static Token *tokens;
 
-static bool token_line(char *line, int number, Token **list);
-static void tokens_free(Token *list);
-
 /*
  * Return the principal of a token in a database, or NULL.
  */

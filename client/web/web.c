@@ -38,9 +38,6 @@ static volatile sig_atomic_t stopping;	/* number of stop signals */
 static Watched signals = {.fd = -1};
 static Watched daemon_watched = {.fd = -1};
 
-static int	listen_at(char *address, size_t size);
-static char *file_of(const char *name, const char *what);
-
 static bool
 is_loopback(const struct sockaddr *address)
 {

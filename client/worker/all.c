@@ -28,7 +28,6 @@ static const int passed_on[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
 
 static pid_t children[MAX_DATABASES];	/* 0: not running */
 
-static void start_child(int n, const sigset_t *mask, int (*work_in_one) (void));
 static void signal_children(int signal_number);
 
 /*

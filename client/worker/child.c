@@ -54,18 +54,13 @@
 #define STATUS_SIGNAL	128		/* plus the number of the signal reported by
 								 * the shell */
 
-static const char *limited(const char *command, int64_t bytes);
-static bool make_pipe(int ends[2], bool ours_writes);
 static char **environment_of(const Job *job);
-static void signal_group(Job *job, int signal);
 static void shut(int *fd);
 static void write_payload(Job *job);
 static bool read_output(Job *job);
 static bool read_errors(Job *job);
 static void read_progress(Job *job);
 static void take_line(Job *job);
-static int	stop_signal_of(int status);
-static void reap_child(Job *job);
 static void end(Job *job, int status);
 
 /*

@@ -40,12 +40,7 @@
 static CURLM *multi;
 static WebhookKey key;
 
-static void check(CURLcode code, const char *what);
-static curl_socket_t open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address);
-static size_t take_body(char *bytes, size_t size, size_t n, void *argument);
-static struct curl_slist *headers_of(const Job *job);
 static void set_time(const Job *job);
-static bool follow_redirect(Job *job, long status);
 static void end(Job *job, CURLcode code);
 static void drop_transfer(Job *job);
 

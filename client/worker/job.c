@@ -33,8 +33,6 @@ enum
 	COLUMN_EXCHANGE, COLUMN_ROUTING_KEY, COLUMN_MESSAGE_ID, COLUMN_ENQUEUED_AT
 };
 
-static char *column(const PGresult *result, int row, int column);
-
 static char *
 column(const PGresult *result, int row, int column)
 {

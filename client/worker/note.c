@@ -21,9 +21,6 @@
 #define MOST_NOTES		100		/* kept by the server */
 #define NOTE_PAUSE		0.2		/* seconds between two statements of a job */
 
-static void add_note(Job *job, const char *text);
-static void drop_first(Job *job);
-
 static void
 drop_first(Job *job)
 {

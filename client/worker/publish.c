@@ -31,11 +31,6 @@ static double stop_at = INFINITY;	/* after a signal: no longer wait for
 									 * confirms */
 
 static void identify_database(void);
-static bool add_field(PQExpBuffer sql, const PublishField *field, int parameter, const char **value);
-static const char *wrong_with(const Job *job, json_t **headers);
-static bool is_json(const char *content_type);
-static void set_body(Message *message, const Job *job, json_t *headers);
-static void settle(const Message *message);
 
 /*
  * Connect to the broker.  An error ends the program.

@@ -84,12 +84,7 @@ static double sent_at;
 /* Most jobs per statement; halved after a statement that took too long. */
 static int	most_told = MOST_AT_A_TIME;
 
-static bool wants(const Job *job, int what, double now, bool stopping);
-static size_t size_of(const Job *job, int what);
-static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
-static void tell_again(Job *job);
 static void say_end(const Job *job);
-static bool cannot_be_kept(const Job *job, const char *state);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 

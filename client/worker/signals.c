@@ -18,8 +18,6 @@ volatile sig_atomic_t work_stops;
 
 static int	wake_pipe[2];
 
-static void on_signal(int signal);
-
 static void
 on_signal(int signal)
 {

@@ -66,9 +66,6 @@ static const Network special_ip6[] = {
 	{"3fff::", 20},				/* documentation */
 };
 
-static bool is_within(int family, const unsigned char *address, const Network *network);
-static CURLUcode part_of(const char *url, CURLUPart part, char **value);
-
 /*
  * Decode the key in a secret; the caller frees it.  A secret that begins with whsec_ is
  * base64, as in Standard Webhooks.  Any other secret is the key.  Surrounding blanks are

@@ -63,21 +63,7 @@ static bool empty;				/* the last reservation was empty */
 static bool gave_back;			/* jobs held ahead were released; no job has
 								 * begun since */
 
-static bool stopping(void);
-static int	untold(void);
-static int	room(void);
-static void reserve(void);
-static void wait_less(double late);
-static void take(const PGresult *result);
-static void give_way(void);
-static void trade_links(void);
-static void obey_stops(void);
-static void start_jobs(void);
-static double idle_until(const Job *job);
-static void give_back(void);
 static bool gives_back(void);
-static void wait_for_something(void);
-static int	work_loop(void);
 
 /*
  * True if no more jobs may be reserved.

@@ -32,9 +32,6 @@ PG_FUNCTION_INFO_V1(jobq_current_job);
 PG_FUNCTION_INFO_V1(jobq_set_progress);
 PG_FUNCTION_INFO_V1(jobq_should_stop);
 
-static void context_datums(const JobqJob *jobs, const int *attempts, int n, int64 version,
-						   Datum *datums);
-
 /*
  * Set the array to the jobs, all of the same queue, as jobq.job_context.  version: of the
  * handler.

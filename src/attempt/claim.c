@@ -32,9 +32,6 @@
 #define LOAD_TIMEOUT_MS	10000
 #define PAUSE_MS	10L
 
-static bool lock_group(Relation rel, const JobqJob *job);
-static void unlock_group(Relation rel, const JobqJob *job);
-
 /*
  * Return this database once its scheduler has loaded limits and leases, or NULL without a
  * scheduler.  Waits up to LOAD_TIMEOUT_MS.  Raises an error if limits or leases have not been

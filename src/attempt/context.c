@@ -30,8 +30,6 @@
 
 #include "attempt/attempt.h"
 
-static void set_context(Jsonb *context, GucAction action, bool foreign);
-
 static void
 context_callback(void *arg)
 {

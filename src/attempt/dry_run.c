@@ -33,9 +33,6 @@ enum
 	RESULT, WRITTEN, TOOK, WAL_BYTES, ERROR_, SQLSTATE_, CONTEXT_, NATTS
 };
 
-static Datum rows_written(Datum before);
-static void run(Datum kind, Datum payload, Datum *values, bool *nulls);
-
 /*
  * Return the number of rows that this transaction has inserted, updated and deleted so far, by
  * table, minus the counts in "before".

@@ -40,9 +40,6 @@
 /* Maximum length of the texts of a dead letter's error, in bytes. */
 #define MAX_LETTER_TEXT	(64 * 1024)
 
-static Datum append_error(const JobqJob *job, int attempt,
-						  TimestampTz started_at, TimestampTz at,
-						  const JobqError *error, int64 fingerprint);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
 /*

@@ -35,8 +35,6 @@ PG_FUNCTION_INFO_V1(jobq_unregister);
 /* Maximum of chunk_wait, in milliseconds. */
 #define MAX_CHUNK_WAIT	60000
 
-static void check_chunk(int chunk, bool set);
-static void check_codes(ArrayType *array, const char *option);
 static int64 allowance_arg(Datum text, int attribute);
 
 static char *

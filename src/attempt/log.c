@@ -35,7 +35,6 @@ PG_FUNCTION_INFO_V1(jobq_log);
 static const char *const levels[] = {"debug", "info", "warning", "error"};
 
 static char *make_line(char *message, const char *level, int attempt);
-static void append_lines(JobqJob *job, char *lines);
 
 /*
  * Return the line as a JSON object in text.  The arguments message and level of the SQL

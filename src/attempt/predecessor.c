@@ -23,8 +23,6 @@ static bool group_is_held(Relation rel, const JobqJob *job,
 						  JobqJob *holder);
 static bool group_predecessor(Relation rel, const JobqJob *job, const JobqJob *after,
 							  Snapshot snapshot, JobqJob *first);
-static void position_key(ScanKey key, ScanKey members, StrategyNumber strategy,
-						 const JobqJob *job);
 
 /*
  * True if the job must wait for another job of its group.

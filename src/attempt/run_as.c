@@ -29,8 +29,6 @@
 
 #include "attempt/attempt.h"
 
-static const char *refusal(const JobqJob *job, const JobqQueue *queue);
-
 /*
  * Return the reason why no job of the queue may run as its run_as.  NULL if the jobs may, or
  * if the queue has no run_as.

@@ -23,8 +23,6 @@
 /* in milliseconds */
 #define MAX_DELAY	(INT64CONST(366) * 86400000)
 
-static const char *take_duration(const char **at, int64 *ms);
-
 static const char *
 take_duration(const char **at, int64 *ms)
 {

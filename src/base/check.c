@@ -21,8 +21,6 @@
 
 #define NOT_OTHERS	"The tables, views and types of jobq cannot have other columns than its own."
 
-static void check_type(TupleDesc desc, int i, Oid type);
-
 static void
 check_type(TupleDesc desc, int i, Oid type)
 {

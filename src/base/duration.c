@@ -20,8 +20,6 @@
 
 #define MAX_LENGTH	128
 
-static bool decode_interval(const char *text, Interval *interval);
-
 /* Parse an interval in the way of interval_in().  False if the text is not valid. */
 static bool
 decode_interval(const char *text, Interval *interval)

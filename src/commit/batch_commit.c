@@ -46,8 +46,6 @@ static int	nends = 0;
 static PendingEnd *ends = NULL;
 static int	max_ends = 0;
 
-static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
-
 /*
  * At commit, report to the scheduler that this job of the batch has ended.  If job_id is 0,
  * report a change of the batch.  lost: the job is dead or expired.

@@ -78,9 +78,6 @@ static const JobqCommitBooks *books[MAX_BOOKS] =
 };
 static int	nbooks = 9;
 
-static void count_handovers(void);
-static bool something_noted(void);
-static bool ends_prepared(void);
 static void xact_callback(XactEvent event, void *arg);
 static void release_callback(ResourceReleasePhase phase, bool isCommit,
 							 bool isTopLevel, void *arg);
@@ -89,7 +86,6 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 static void add_to_lane(const JobqPush *push);
 static void hand_over(void);
 static void forget(void);
-static void free_schedules(JobqDatabase *db);
 
 /* Register the transaction callbacks.  Called once per process. */
 void

@@ -25,11 +25,6 @@
 /* Number of slots that this session has allocated so far. */
 static uint32 taken = 0;
 
-static int *bucket_of(Oid dboid, int64 job_id);
-static void join(int place);
-static void leave(int place);
-static void wake(JobqWaiter *waiter);
-
 static int *
 bucket_of(Oid dboid, int64 job_id)
 {

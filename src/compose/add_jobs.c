@@ -27,10 +27,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_add_jobs);
 
-static bool runs_inside(int64 id);
-static void read_to_add(int64 id, BatchLock lock, BatchState *batch);
-static void lock_after_adding(int64 id);
-
 /*
  * Return true if this process runs a job of the batch, and the job's row keeps the batch
  * from ending.  A leased job does not count: a procedure may have ended the transaction

@@ -43,10 +43,6 @@ PG_FUNCTION_INFO_V1(jobq_cancel_batch);
 
 const char *const callback_names[NCALLBACKS] = {"on_success", "on_failure", "on_finish"};
 
-static Datum check_callback(Datum spec, const char *what);
-static void free_jobs(int64 batch_id);
-static void start_nested(int64 batch_id);
-
 static bool
 may_with(int privilege, Oid role)
 {

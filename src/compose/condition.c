@@ -15,9 +15,6 @@
 
 #include "compose/compose.h"
 
-static bool is_predicate(JsonPath *path);
-static void condition_context(void *arg);
-
 static void
 condition_context(void *arg)
 {

@@ -34,8 +34,6 @@ static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
 static void add_name(Workflow *workflow, int place);
-static int	find_name(Workflow *workflow, const char *name);
-static int *mark_of(Workflow *workflow, int place);
 static void read_needs(Workflow *workflow, int place);
 static void check_cycles(Workflow *workflow);
 static bool waits(const Workflow *workflow, int place);

@@ -20,7 +20,6 @@
 
 static void read_member(Workflow *workflow, const char *key, JsonbValue *value);
 static void read_nested(Workflow *workflow, int place);
-static void nested_context(void *arg);
 
 /*
  * Parse and check the steps of a workflow, including nested workflows.  ERROR if a

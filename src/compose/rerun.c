@@ -54,23 +54,7 @@ typedef struct Ids
 	Datum	   *ids;
 }			Ids;
 
-static LOCKTAG lock_tag(int64 batch_id);
-static void open_workflow(int64 id, bool nested, BatchState *batch,
-						  JobqSteps *workflow);
-static void add_id(Ids * ids, const JobqSteps *workflow, int64 id);
-static Datum array_of(const Ids * ids);
-static void mark_users(const JobqSteps *workflow, JobqStep *first);
-static void check_ended(int64 batch_id, const JobqStep *step);
-static void check_needs(int64 batch_id, const JobqStep *step);
-static void forget_ends(int64 batch_id, const Ids * ids);
-static void forget_elements(int64 batch_id, const Ids * mappers);
-static void make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow,
-					  const Ids * ids);
-static void reopen(int64 batch_id, char state);
-static int64 run_marked(int64 id, const BatchState *batch, const JobqSteps *workflow);
 static void run_nested(const JobqStep *step);
-static bool is_settled(const JobqStep *step);
-static int64 restore(int64 id, bool nested, List **batches);
 
 static LOCKTAG
 lock_tag(int64 batch_id)

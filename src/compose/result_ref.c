@@ -44,16 +44,9 @@ typedef struct Writer
 	Size		max_size;
 } Writer;
 
-static bool read_ref(JsonbContainer *object, const char *what, bool mapped,
-					 ResultRef *ref);
 static bool is_index(const JsonbValue *value, const char *what);
 static ArrayType *read_path(JsonbContainer *array, const char *what);
-static List *find_refs(JsonbContainer *container, const char *what,
-					   bool mapped, List *names);
-static void put_value(Writer *writer, JsonbIteratorToken token,
-					  JsonbContainer *container);
 static JsonbValue *put_container(Writer *writer, JsonbContainer *container);
-static Jsonb *find_result(Writer *writer, const ResultRef *ref);
 static void put_result(Writer *writer, JsonbIteratorToken token,
 					   const ResultRef *ref);
 

@@ -23,19 +23,12 @@
 
 #include "compose/compose.h"
 
-static void make_room(JobqSteps *workflow, int n);
-static void add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step);
-static bool read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc,
-					  JobqStep *step, Datum **needs);
 static uint64 query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job,
 						   Oid type, Datum value);
 static void find_needs(JobqSteps *workflow, JobqStep *step, const Datum *needs);
 static void put_states(JobqSteps *workflow, uint64 n);
-static int	compare_ids(const void *a, const void *b);
 static void sort_steps(JobqSteps *workflow, int from);
 static void put_name(JobqSteps *workflow, JobqStep *step);
-static int	compare_names(const void *a, const void *b);
-static const char *lost_to(const JobqStep *need);
 
 /*
  * Make room for n more steps.

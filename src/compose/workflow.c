@@ -37,15 +37,8 @@ PG_FUNCTION_INFO_V1(jobq_add_steps);
 /* The index that makes step names unique. */
 #define STEP_NAME_INDEX	"step_name"
 
-static int64 need_of(const Workflow *workflow, int place);
-static void prepare_steps(Workflow *workflow);
-static void put_steps(Workflow *workflow, int64 batch_id, bool pending);
 static void put_rows(Workflow *workflow, int64 batch_id);
 static int64 put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending);
-static int64 put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg);
-static int	level_in(FunctionCallInfo fcinfo, int batch_arg);
-static Datum ids_of(const Workflow *workflow);
-static void put_added(Workflow *workflow, bool pending);
 
 /*
  * Return the job id of the step with this index.

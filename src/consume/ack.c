@@ -54,15 +54,6 @@ PG_FUNCTION_INFO_V1(jobq_release);
 /* Number of jobs that ack_many() archives at a time. */
 #define ACK_CHUNK	100
 
-static void check_leases(JobqDatabase *db, const int64 *ids,
-						 const int64 *tokens, int n, JobqLease *leases,
-						 TimestampTz *since);
-static void set_payload(JobqJob *job, Datum payload);
-static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
-							int64 token, JobqJob *job);
-static void take_rows(JobqDatabase *db, Relation rel, const Held *held, bool ended_some,
-					  JobqJob *jobs, TimestampTz *since);
-
 /*
  * Raise the error for a caller without a valid lease of the job.
  */

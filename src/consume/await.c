@@ -38,10 +38,8 @@ static struct
 	Oid		   *found;			/* [jobq_max_lanes] */
 }			roles;
 
-static void find_roles(const Reservation *reservation);
 static void give_up_place(Reservation *reservation, TimestampTz now,
 						  JobqWakeList *wake);
-static bool snapshot_is_unused(const Reservation *reservation);
 
 /*
  * Find the roles that have lanes in the queues of the reservation.  The result rarely changes.

@@ -26,11 +26,6 @@ typedef struct HeldJob
 	int			number;
 } HeldJob;
 
-static void check_call(FunctionCallInfo fcinfo, const char *function, const char *needed);
-static int	compare_held(const void *a, const void *b);
-static int	compare_tokens(const void *a, const void *b);
-static HeldJob *sorted(const Held *held, int (*compare) (const void *, const void *));
-
 static void
 check_call(FunctionCallInfo fcinfo, const char *function, const char *needed)
 {

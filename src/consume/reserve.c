@@ -54,12 +54,6 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_EMPTY_CHECKS		200
 #define MOMENT_MS		5L
 
-static void parse_queues(Reservation *reservation, ArrayType *queues);
-static bool pop_jobs(Reservation *reservation, bool wait);
-static void reserve_in_rounds(Reservation *reservation, TimestampTz deadline,
-							  ReturnSetInfo *rsinfo);
-static void no_place(JobqDatabase *db, Oid role);
-
 /*
  * Return this database's shared state, with its leases loaded.  After a server start, waits up
  * to ten seconds for the launcher and the scheduler.  ERROR if the database has no scheduler,

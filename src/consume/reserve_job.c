@@ -29,9 +29,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_reserve_job);
 
-static bool find_job(Relation rel, int64 id, JobqPush *push, bool *limited);
-static bool take_job(Reservation *reservation, JobqPush *push, bool limited);
-
 /*
  * Find the job, fill *push, and set *limited if its queue has limits.  False if the current
  * user may take no such job, or if the job may not run now.  ERROR if workers serve its queue.

@@ -20,11 +20,6 @@
 static const JobqArea *const *areas;
 static int	nareas;
 
-static int	owners(JobqAreaOwner owner);
-static Size areas_size(JobqAreaOwner owner);
-static Size shared_size(void);
-static void init_areas(JobqAreaOwner owner, void *of, char **at);
-
 /*
  * Number of owners of this type.
  */

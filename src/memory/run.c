@@ -12,7 +12,6 @@
 
 static Size members_size(void);
 static void members_init(void *owner, char *memory);
-static JobqSlot *slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too);
 
 /* The legal successors of each state: see JobqRunState. */
 #ifdef USE_ASSERT_CHECKING

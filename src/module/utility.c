@@ -55,10 +55,6 @@
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
-static const char *database_to_leave(Node *stmt);
-static void leave_database(Oid dboid);
-static void return_to_database(Oid dboid);
-static bool is_about_databases(Node *stmt);
 static void utility_hook(PlannedStmt *pstmt, const char *queryString,
 						 bool readOnlyTree, ProcessUtilityContext context,
 						 ParamListInfo params, QueryEnvironment *queryEnv,

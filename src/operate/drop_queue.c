@@ -76,15 +76,7 @@ typedef struct Dropped
 
 static Dropped *dropped = NULL; /* in TopTransactionContext */
 
-static bool has_row(JobqTable table, JobqIndex index, AttrNumber column, int32 queue_id);
-static bool has_letters(int32 queue_id);
-static bool has_held(const char *table, int32 queue_id);
-static bool check_droppable(const Dropped *queue);
-static void delete_letters(const Dropped *queue, bool wait);
-static void still_used(const char *name);
-static bool poll_lock(const LOCKTAG *tag);
 static void lock_turn(const char *name);
-static void lock_queues(const char *name);
 
 /*
  * True if the table has a row of the queue now, regardless of the transaction's snapshot.

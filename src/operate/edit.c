@@ -58,17 +58,6 @@ const JobqArg jobq_edit_args[NEDITS] = {
 
 pg_noreturn static void not_waiting(int64 id, const char *state);
 static void set_attempts(JobqJob *job, const JobqEdit *edit);
-static bool check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named);
-static bool has_contents(const JobqEdit *edit, const JobqJob *job, bool named);
-static const char *why_not(const JobqJob *job, const JobqEdit *edit);
-static void change_queue(JobqJob *job, const char *name, bool live);
-static void move_job(JobqJob *job, const JobqEdit *edit);
-static void write_job(JobqJob *job, const JobqEdit *edit, bool live);
-static bool asks_cost(const JobqEdit *edit);
-static bool ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit,
-					 JobqJob *priced);
-static bool find_to_edit(Relation rel, int64 id, const JobqEdit *edit,
-						 JobqChosen * chosen, bool named, JobqJob *job);
 
 /*
  * Raise the error for a job in the wrong state.  state: the predicate of the message.

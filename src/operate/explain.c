@@ -46,16 +46,8 @@ typedef struct Crew
 	StringInfoData busy;
 } Crew;
 
-static void finished(Explain *e, const JobqStatus *status);
-static void running(Explain *e);
-static void waiting(Explain *e, const JobqJob *job);
-static bool served(Explain *e, const JobqQueue *queue, JobqDatabase **db);
-static bool taken_along(Explain *e, JobqDatabase *db);
-static bool consumer_waits(JobqDatabase *db, const JobqJob *job);
 static void workers(Explain *e, JobqDatabase *db, const JobqJob *job,
 					const JobqQueue *queue);
-static void gathering(Explain *e, JobqDatabase *db, const JobqJob *job);
-static void explain(Explain *e, const JobqStatus *status);
 
 /*
  * Explain a finished job or a dead letter.

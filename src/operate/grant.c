@@ -25,11 +25,6 @@
 PG_FUNCTION_INFO_V1(jobq_grant_privilege);
 PG_FUNCTION_INFO_V1(jobq_revoke_privilege);
 
-static char *privilege_arg(FunctionCallInfo fcinfo, bool for_queue);
-static int32 queue_arg(FunctionCallInfo fcinfo, const char *action);
-static bool add_privilege(int32 queue_id, Oid role, const char *privilege);
-static bool take_privilege(int32 queue_id, Oid role, const char *privilege);
-
 /*
  * Return the role in argument number arg.  ERROR if it is null, or if must_exist is set and
  * the role does not exist.  Otherwise the role may have been dropped.  name: the argument's

@@ -34,12 +34,6 @@ PG_FUNCTION_INFO_V1(jobq_drop_owned);
 
 #define JOBS_OF		"SELECT id FROM jobq_internal.job WHERE role = $1 ORDER BY id"
 
-static int64 *ids_of(const char *query, Oid role, uint64 *n);
-static bool find_of(Relation rel, int64 id, Oid role, JobqJob *job);
-static void reassign_key(const JobqJob *job, Oid from, Oid to);
-static void reassign_uuids(Datum *roles);
-static bool reassign_job(Relation rel, int64 id, Oid from, Oid to);
-
 /*
  * Return the ids found by the query for the role, in an array allocated in the current memory
  * context.  *n gets the number of ids.

@@ -44,9 +44,6 @@ static const char *const columns[] = {
 static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 static const Oid text_types[] = {TEXTOID, TEXTOID};
 
-static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
-					  bool *taken_away);
-
 /*
  * Read the arguments as values for the table.  taken_away[i] is set if argument i removes a
  * limit (0 or "none").  ERROR if an argument is not valid.

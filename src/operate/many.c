@@ -64,21 +64,7 @@ typedef struct ManyQuery
 	Datum		values[MAX_PARAMS];
 }			ManyQuery;
 
-static bool only_waiting(const JobqMany * many);
-static void add(ManyQuery * query, const char *alias, const char *condition,
-				Oid type, Datum value);
-static void add_filters(ManyQuery * query, const JobqMany * many, const char *alias);
-static void write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids);
-static int	privileges_for(const JobqMany * many);
 static void add_may(ManyQuery * query, const JobqMany * many, const char *alias);
-static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
-static int64 choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
-static int64 delete_letters(ArrayType *array);
-static bool treat_job(const JobqMany * many, Relation rel, int64 id,
-					  JobqChosen * chosen);
-static int	ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n);
-static int64 treat_chunk(const JobqMany * many, Datum *ids, int n);
-static int64 treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
 
 /*
  * True if the operation concerns dead letters; false if live jobs.

@@ -41,16 +41,8 @@ static const struct
 	[MANY_DELETE] = {"delete_many", "dead"},
 };
 
-static void init_many(JobqMany * many, JobqManyAction action);
 static void set_changes(JobqMany * many, Jsonb *changes);
-static const char *states_for(const JobqMany * many);
-static TimestampTz age_filter(const JobqMany * many, int filter);
-static void check_many(JobqMany * many);
 static bool is_whole_batch(const JobqMany * many);
-static void check_some_condition(const JobqMany * many);
-static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
-static char *jsonb_as_text(JsonbValue *value);
-static Datum value_from_jsonb(const JobqArg *arg, JsonbValue *value);
 
 static void
 init_many(JobqMany * many, JobqManyAction action)

@@ -27,13 +27,8 @@ PG_FUNCTION_INFO_V1(jobq_resume);
 /* Maximum number of paused tenants, and of paused kinds, of a queue. */
 #define MAX_PAUSED	1000
 
-static bool is_paused(const char *condition, int nargs, const Oid *types, const Datum *values);
-static bool set_paused(const char *name, bool paused);
-static bool set_tenant_paused(const char *name, text *tenant, bool paused);
-static bool set_kind_paused(const char *name, text *kind, bool paused);
 static bool set_one_paused(int32 queue_id, const char *name, const char *what,
 						   text *value, bool paused);
-static void change(FunctionCallInfo fcinfo, const char *function, bool paused);
 
 /*
  * Lock the row of queue $1, and return the value of an SQL condition.  False if the queue was

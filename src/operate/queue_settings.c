@@ -99,19 +99,6 @@ typedef struct Given
 	StringInfoData same;		/* conditions: the queue has these settings */
 } Given;
 
-static void check_number(const Setting *setting, int32 number);
-static void check_weights(Jsonb *weights);
-static void check_tenant(const char *word);
-static bool check_role(Oid role);
-static void check_together(Datum name);
-static void check_groups(Datum name);
-static bool check_value(const Setting *setting, Datum value);
-static char *name_arg(FunctionCallInfo fcinfo);
-static void set_delegator(Datum name, bool delegated);
-static void read_settings(FunctionCallInfo fcinfo, const char *name, Given *given);
-static bool is_as_given(const Given *given);
-static void change_settings(FunctionCallInfo fcinfo, const Given *given);
-
 static void
 check_number(const Setting *setting, int32 number)
 {

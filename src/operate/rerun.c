@@ -56,9 +56,6 @@ enum
 	OLD_LIMIT_COST,
 };
 
-static void not_over(int64 id);
-static Datum headers_of(int64 id, Datum headers, bool isnull);
-
 /*
  * Raise the error for a job that is not in the archive.  The caller must be connected to SPI.
  */

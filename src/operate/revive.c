@@ -24,12 +24,6 @@
 #include "compose/compose.h"
 #include "operate/inner.h"
 
-static void revive_outer(Relation rel, int64 batch_id);
-static void revive_inner(Relation rel, const JobqJob *job);
-static void reclaim_keys(Relation rel, ArrayType *array);
-static void letter_again(Relation rel, HeapTuple letter, TupleDesc desc,
-						 int64 *reopened);
-
 /*
  * Role and queue of the job in the first row of SPI_tuptable, columns 1 and 2.
  */

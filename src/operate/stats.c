@@ -32,8 +32,6 @@ PG_FUNCTION_INFO_V1(jobq_stats_known);
 /* Shown as the name of the entry for all names without a slot. */
 #define OTHER_NAMES	"(other)"
 
-static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
-
 /*
  * Return the statistics of this database, or NULL if there are none.  NULL also on a standby,
  * where shared memory may hold old numbers of the server that the files were copied from.

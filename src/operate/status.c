@@ -66,12 +66,6 @@ static const Source dead_letter_source = {
 	}
 };
 
-static void set_queue(JobqStatus *status, int32 queue_id);
-static bool find_finished(Oid relid, const Source *source, int64 id,
-						  Snapshot snapshot, JobqStatus *status);
-static bool find_live(int64 id, Snapshot snapshot, JobqStatus *status);
-static void own_job(const JobqCurrent *current, JobqStatus *status);
-
 static void
 set_queue(JobqStatus *status, int32 queue_id)
 {

@@ -44,17 +44,7 @@ PG_FUNCTION_INFO_V1(jobq_wait);
 PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
-static bool warn_if_stuck(int64 id, const JobqStatus *status);
 static void set_ended(JobqStatus *status, int64 id, const char *state);
-static bool ended_without_trace(int place, int64 id, JobqStatus *status);
-static void wait_for_one(int place, int64 id, int64 deadline,
-						 int64 timeout_ms, JobqStatus *status,
-						 const char *function, bool *warned);
-static void listen_ahead(const int64 *ids, int nids, int *places,
-						 JobqStatus *statuses);
-static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
-					 int first_place, JobqStatus *statuses,
-					 const char *function);
 
 static void
 check_waitable(const JobqStatus *status, const char *function)

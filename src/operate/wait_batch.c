@@ -27,11 +27,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_wait_batch);
 
-static bool ask(const char *query, int64 id);
-static bool is_over(int64 id);
-static void wait_until_over(int64 id, int64 timeout_ms);
-static Datum status_datum(FunctionCallInfo fcinfo, int64 id);
-
 /*
  * Run a query about the batch with the latest snapshot, regardless of the transaction's
  * snapshot.  False if the query returns no row.

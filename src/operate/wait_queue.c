@@ -35,11 +35,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_wait_queue);
 
-static bool last_job(int32 queue_id, JobqJob *job);
-static bool snapshot_is_unused(FunctionCallInfo fcinfo);
-static bool wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id,
-							   int64 timeout_ms);
-
 /*
  * Find the last job of the queue that is running or may run now.
  */

@@ -33,12 +33,8 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-static Jsonb *given_context(const List *carry, const JobqQueue *queue,
-							Datum given);
-static char *given_value(Jsonb *given, const char *name);
 static List *carried(const JobqJob *job, const JobqQueue *queue,
 					 bool kind_carries);
-static Jsonb *make_context(const List *names, const List *values);
 
 /*
  * Return the context given as an option.  ERROR if the context is not an object, or

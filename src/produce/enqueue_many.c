@@ -41,13 +41,6 @@ typedef struct PayloadKey
 	int			number;
 } PayloadKey;
 
-static int	compare_keys(const PayloadKey *key, const PayloadKey *other);
-static int	compare_payloads(const void *a, const void *b);
-static PayloadKey *sort_keys(const JobqJob *job, const JobqUnique *unique,
-							 const Datum *payloads, int npayloads);
-static Datum *put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
-							  const Datum *payloads, int npayloads, bool *nulls);
-
 static int
 compare_keys(const PayloadKey *key, const PayloadKey *other)
 {

@@ -59,18 +59,6 @@ typedef struct Place
 	const char *key;
 } Place;
 
-static void place_callback(void *arg);
-static void wrong_type(const char *what, const char *key, const char *wanted);
-static Datum texts_of(JsonbValue *value);
-static Datum option_value(const char *what, const char *key, OptionType type,
-						  JsonbValue *value);
-static bool is_key(int option, bool of_uniqueness);
-static void unknown_key(const char *what, const char *key,
-						const char *const *others, bool of_uniqueness);
-static void read_keys(Jsonb *json, const char *what, const char *const *others,
-					  bool of_uniqueness, Datum *options, bool *nulls);
-static void read_uniqueness(const char *what, Datum *options, bool *nulls);
-
 static void
 place_callback(void *arg)
 {

@@ -39,13 +39,6 @@
 
 #include "produce/produce.h"
 
-static void parse_error(void *arg);
-static bool has_concurrently(List *params);
-static bool is_detach_concurrently(const AlterTableStmt *stmt);
-static bool needs_top_level(Node *stmt);
-static const char *refusal(Node *stmt);
-static Oid	other_database(const char *name);
-
 /*
  * Error context callback: reports a syntax error as an error in the statement, not in the
  * client's query.

@@ -57,20 +57,6 @@ typedef struct TransitionRows
 	StringInfoData text;		/* of the current job */
 } TransitionRows;
 
-static int	rows_arg(const Trigger *trigger);
-static void append_head(StringInfo buf, const TriggerData *trigdata,
-						const char *op);
-static void virtuals_begin(Virtuals *virtuals, Relation rel);
-static HeapTuple virtuals_computed(const Virtuals *virtuals, HeapTuple tuple, TupleDesc desc);
-static void virtuals_end(Virtuals *virtuals);
-static void append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc, const Virtuals *virtuals);
-static void put(const Trigger *trigger, const char *payload);
-static void enqueue_row(const TriggerData *trigdata, const char *op);
-static void rows_begin(TransitionRows *rows, Tuplestorestate *store, TupleDesc desc);
-static bool rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtuals *virtuals);
-static void append_rows(StringInfo buf, const char *name, const TransitionRows *rows);
-static void enqueue_statement(const TriggerData *trigdata, const char *op);
-
 /* Return the maximum number of rows in a job, from the trigger's argument. */
 static int
 rows_arg(const Trigger *trigger)

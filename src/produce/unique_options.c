@@ -42,13 +42,7 @@ PG_FUNCTION_INFO_V1(jobq_release_key);
 /* A queue without keys. */
 #define NO_QUEUE		(-1)
 
-static void check_has_key(const bool *nulls);
 static Datum unique_key(Datum option);
-static char released_by(Datum option);
-static char conflict_action(Datum option);
-static List *field_names(Datum option);
-static int	most_holders(char on_conflict, Datum option);
-static char *hash_of(const char *key);
 
 /* ERROR if a key of "uniqueness" other than "by" is given, but no unique key. */
 static void

@@ -56,16 +56,6 @@ typedef struct Need
 	bool		must;			/* short lanes give entries as well */
 } Need;
 
-static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
-static bool has_little(JobqDatabase *db, const JobqLane *lane);
-static int64 can_give(JobqDatabase *db, const JobqLane *lane, const Need *need,
-					  TimestampTz now);
-static bool was_full(JobqDatabase *db, const Need *need, TimestampTz now);
-static JobqLane *find_giver(JobqDatabase *db, const JobqLane *for_lane,
-							bool must);
-static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
-static void lane_stick(JobqDatabase *db, JobqLane *lane);
-
 /*
  * Free all entries except tallies.
  */

@@ -22,9 +22,6 @@
 
 #include "ready/inner.h"
 
-static const JobqLimiter *gather_policy(JobqDatabase *db, const JobqLane *lane);
-static uint32 enough_jobs(JobqDatabase *db, const JobqLane *lane);
-
 /*
  * Forget all timers, because all lanes are new.
  */

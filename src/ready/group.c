@@ -20,12 +20,6 @@
 #define FEW_PARKED	16
 #endif
 
-static JobqGroup *group_for(JobqDatabase *db, int64 id, uint16 limiter,
-							Oid role, TimestampTz now);
-static bool may_start(JobqDatabase *db, const JobqGroup *group, int64 id);
-static void unpark(JobqDatabase *db, JobqGroup *group, int64 job_id,
-				   bool again);
-
 /*
  * The lanes and entries were forgotten.  Forget parked jobs as well, because they are read
  * again.

@@ -20,10 +20,6 @@
 
 #include "ready/inner.h"
 
-static bool may_join(JobqDatabase *db, JobqGroup *group, const JobqSlot *slot,
-					 const JobqLane *lane, uint32 index, TimestampTz now);
-static void forget(JobqDatabase *db, JobqSlot *slot, JobqGroup *group);
-
 /*
  * Does this group run its jobs singly?  Otherwise, they run alone.
  */

@@ -16,8 +16,6 @@
 
 static Size handovers_size(void);
 static void handovers_init(void *owner, char *memory);
-static uint32 counter_of(Oid dboid, int64 group);
-static bool is_raised(Oid dboid, int64 group);
 
 const JobqArea jobq_handovers_area = {
 	JOBQ_AREA_OF_CLUSTER, handovers_size, handovers_init

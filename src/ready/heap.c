@@ -27,13 +27,7 @@
 
 #define NODE_OF(lane)	(&db->ready->nodes[lane])
 
-static bool is_fair(JobqDatabase *db, const JobqHeap *heap);
-static uint32 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b);
-static void add(JobqDatabase *db, JobqHeap *heap, uint32 lane);
-static void take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane);
-static void note_place(JobqDatabase *db, const JobqLane *lane, double turn);
 static uint32 heap_bucket(const JobqHeap *key);
-static uint32 *heap_list(JobqDatabase *db, const JobqHeap *heap);
 
 /*
  * Forget all heaps and orders.  There must be no lane with jobs.

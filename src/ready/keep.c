@@ -29,13 +29,6 @@
 /* Microseconds of waiting for a worker of the same role. */
 #define WANT_PATIENCE	(5 * USECS_PER_SEC)
 
-static bool comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap,
-						JobqHeap *other);
-static bool is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now);
-static void recall_stale(JobqDatabase *db, uint16 index, TimestampTz now);
-static JobqHeap *whose_turn(JobqDatabase *db, uint16 index, TimestampTz now,
-							JobqWakeList *wake);
-
 static bool
 comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 {

@@ -55,16 +55,7 @@
 
 #include "ready/inner.h"
 
-static bool comes_first(JobqDatabase *db, const JobqLane *lane,
-						const JobqLane *other);
-static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
-static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
-static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
-static int	waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
-static void move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source,
-					  TimestampTz now);
 static bool settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
-static void forget_if_empty(JobqDatabase *db, JobqHeap *own);
 
 /*
  * Does the lane have a key with limits at the limiter of this source?

@@ -21,10 +21,6 @@
 
 static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 						  bool quarantine);
-static bool over_share(JobqDatabase *db, Oid role, const JobqLane *wanted);
-static bool needed_less(JobqDatabase *db, const JobqLane *lane,
-						const JobqLane *than, const JobqLane *wanted);
-static JobqLane *find_victim(JobqDatabase *db, const JobqLane *wanted);
 static JobqLane *lane_take(JobqDatabase *db, const JobqLane *wanted);
 
 /*

@@ -15,15 +15,6 @@
 
 #include "ready/inner.h"
 
-static void unlink_place(JobqDatabase *db, uint32 place);
-static void free_place(JobqDatabase *db, uint32 place);
-static void tell_others(JobqDatabase *db, const JobqLane *lane);
-static bool worker_is_first(JobqDatabase *db, const JobqLane *lane,
-							TimestampTz now);
-static bool make_offer(JobqDatabase *db, JobqReserver *reserver,
-					   TimestampTz now, JobqWakeList *wake);
-static void make_offers(JobqDatabase *db, JobqWakeList *wake);
-
 /*
  * Initialize the list in new shared memory: no session waits.
  */

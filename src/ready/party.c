@@ -18,8 +18,6 @@
 JOBQ_CHAIN(party, JobqParty, hash_next);
 JOBQ_CHAIN(role, JobqRole, hash_next);
 
-static void party_leave(JobqDatabase *db, uint32 index);
-
 /*
  * Forget all queues, tenants, keys and roles.  There must be no lane.
  */

@@ -16,11 +16,6 @@
 
 #include "ready/inner.h"
 
-static void keyed_wake(JobqDatabase *db, uint32 index, bool by_time, TimestampTz now,
-					   JobqWakeList *wake);
-static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
-					  TimestampTz now, JobqWakeList *wake);
-
 /*
  * Forget all limiters, because the shared memory is new, or belongs to another database or a
  * new extension.

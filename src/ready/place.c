@@ -16,9 +16,6 @@
 
 #define LANE(i)		(&db->ready->lanes[i])
 
-static bool heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key);
-static uint32 count_jobs(JobqDatabase *db, uint32 lane, uint32 most);
-
 /*
  * Forget all orders, because all queues are about to be ranked again.  Otherwise orders
  * without a queue would remain.

@@ -25,15 +25,8 @@
 /* Maximum number of stale lanes moved by a pop. */
 #define MAX_RECALLS	(4 * SAMPLE)
 
-static JobqLane *first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
-							uint8 *best_rank, uint32 *woken);
-static bool pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine,
-					  TimestampTz now, JobqPush *popped, JobqWakeList *wake);
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane,
 						   const JobqPush *popped, TimestampTz now);
-static bool is_paced(JobqDatabase *db, uint16 index);
-static uint32 next_of_set(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, TimestampTz now,
-						  uint32 *place, JobqWakeList *wake);
 static void wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  JobqWakeList *wake);
 static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,

@@ -19,11 +19,7 @@
 #include "ready/inner.h"
 
 static uint32 *turn_bucket(JobqDatabase *db, Oid role, uint16 limiter);
-static uint32 turn_find(JobqDatabase *db, Oid role, uint16 limiter);
 static void link_idle(JobqDatabase *db, uint32 index);
-static void unlink_idle(JobqDatabase *db, uint32 index);
-static uint32 turn_join(JobqDatabase *db, Oid role, uint16 limiter);
-static void turn_leave(JobqDatabase *db, uint32 index);
 
 /*
  * Forget all records.  There must be no heap.

@@ -28,11 +28,6 @@
 
 #include "ready/inner.h"
 
-static bool holds_place(const JobqPermits *permits, uint16 index, uint32 tally);
-static bool is_ending(JobqSlot *slot, uint16 index, uint32 tally);
-static int	list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most);
-static JobqHolder *add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role);
-
 /*
  * Do these permits include a permit of the limiter?  tally: the tally of the key, or
  * JOBQ_NONE if the limiter is not keyed.

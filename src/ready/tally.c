@@ -27,7 +27,6 @@ StaticAssertDecl(sizeof(JobqTally) == sizeof(JobqEntry), "a tally takes the plac
 StaticAssertDecl(offsetof(JobqTally, lane) == offsetof(JobqEntry, lane),
 				 "a tally can be told from an entry");
 
-static uint32 *tally_bucket(JobqDatabase *db, uint32 limiter, uint32 key);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
 
 /*

@@ -53,11 +53,6 @@ typedef struct Choice
 	uint8		rank;
 } Choice;
 
-static bool lane_before(JobqDatabase *db, const JobqLane *lane,
-						const JobqLane *other);
-static void consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
-					 uint8 rank, TimestampTz now, Choice *choice);
-
 /*
  * Does the lane come before the other lane, which is the first of another heap with the same
  * rank?

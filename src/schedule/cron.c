@@ -37,9 +37,6 @@
 /* No change of a time zone's offset spans more than this number of seconds. */
 #define LONGEST_CHANGE	(2 * DAY_SECONDS)
 
-static int64 floor_seconds(TimestampTz at);
-static int64 to_local(int64 at, pg_tz *zone);
-
 /*
  * Return the time zone with this name.  ERROR if the name is unknown or is a POSIX rule.
  */

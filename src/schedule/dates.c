@@ -38,7 +38,6 @@ typedef struct Position
 	int			end;			/* day after the range */
 } Position;
 
-static int	period_begin(const JobqRrule *rule, int period);
 static inline bool allows(const JobqRruleSet *set, Position at, int unit);
 static inline bool has(const JobqRruleSet *set, int from_begin, int from_end);
 static bool allows_day(const JobqRrule *rule, int weekday, Position in_month,

@@ -41,11 +41,9 @@ static void derive(JobqRrule *rule, int64 anchor);
 static int64 last_counted(JobqRrule *rule);
 static bool next_occurrence(JobqRrule *rule, int64 from, int64 until,
 							int *looked, int64 *match);
-static int	find_day(JobqRrule *rule, int from, int *looked);
 static int	next_day(JobqRrule *rule, int from, int *looked);
 static int	aligned_day(const JobqRrule *rule, int day);
 static int	aligned_period(const JobqRrule *rule, int period);
-static int	next_bit(uint64 bits, int from, int end);
 static bool next_time(const JobqRrule *rule, int from, int *match);
 
 /*

@@ -19,9 +19,6 @@
 /* Maximum number of compared changes of the offset from UTC. */
 #define MAX_CHANGES		64
 
-static bool same_rule(const JobqRrule *a, const JobqRrule *b);
-static bool same_zone(pg_tz *a, pg_tz *b);
-
 /*
  * Compare the contents of the rules.  The bytes can be compared, because both rules,
  * including padding, were cleared before parsing.

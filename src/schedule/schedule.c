@@ -92,12 +92,6 @@ typedef struct Call
 	TimestampTz next;			/* the first tick from now on */
 } Call;
 
-static bool is_same(const JobqCron *cron, pg_tz *zone, const JobqScheduleRow *found);
-static void check_due(TimestampTz next, const char *rule);
-static void check_owner(const char *name, Oid role);
-static Jsonb *add_context(Jsonb *options, Jsonb *context);
-static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
-
 /*
  * Return true if the schedule in "found" has the same ticks.  Returns false if the row's
  * expression or time zone is invalid.

@@ -43,12 +43,6 @@ static const struct
 	REFUSED(uuid, UUID, "Each tick makes another job."),
 };
 
-static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-						 JobqTickFor what, Datum *options, bool *nulls);
-static int64 own_interval(const JobqScheduledJob *scheduled, const char *name);
-static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-							  TimestampTz tick, JobqTickFor what);
-
 /*
  * Return an interval from the schedule's own options in milliseconds, or -1 if not given.
  */

@@ -63,8 +63,6 @@ typedef struct FileRecord
 	JobqCounts	counts;
 } FileRecord;
 
-static void save_at_exit(int code, Datum arg);
-
 /*
  * Get the system identifier, and the shutdown checkpoint or InvalidXLogRecPtr.  False if the
  * control file is damaged.

@@ -46,9 +46,6 @@ JobqStats  *jobq_stats = NULL;
 
 static Size stats_size(void);
 static void stats_init(void *owner, char *memory);
-static uint32 take(const JobqStatBase *base, Oid role, bool other,
-				   TimestampTz now);
-static bool has_counts(const JobqCounts *counts);
 
 const JobqArea jobq_stats_area = {
 	JOBQ_AREA_OF_CLUSTER, stats_size, stats_init

@@ -44,15 +44,7 @@ typedef struct End
 	Datum		result;
 }			End;
 
-static char state_after(JobqCause cause);
-static const char *reason_of(JobqCause cause);
-static bool archive_row(const JobqJob *job, const End * end, Datum *values,
-						bool *nulls);
-static bool ends_by_permit(const JobqJob *job);
 static bool cost_of(const JobqJob *job, const End * end, Datum *cost);
-static void raise_end(const JobqJob *job, const End * end);
-static void tell_asker(const JobqJob *job, const End * end);
-static Relation open_archive(TimestampTz now);
 
 /* Return the state of a job that has ended for this cause. */
 static char

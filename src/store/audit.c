@@ -45,10 +45,6 @@
  */
 static const char *const hidden_args[] = {"payload", "headers", "options", "context", "sql"};
 
-static text *audited_value(const char *name, Oid type, Datum value);
-static ArrayType *audited_args(FunctionCallInfo fcinfo, HeapTuple function);
-static Datum role_name(Oid role);
-
 /*
  * Return the text of an argument, cut to a limited length.
  */

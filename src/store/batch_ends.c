@@ -81,19 +81,6 @@ static Oid	tables_of = InvalidOid; /* the archive */
 /* count of invalidations and aborts */
 static uint64 changes = 0;
 
-static bool is_by_batch(Relation index, const EndTable *table);
-static void end_table(Oid relid, bool letters, EndTable *table);
-static void read_bounds(Relation archive, PartitionDesc partitions, EndTable *found);
-static void load_tables(void);
-static void count_end(JobqBatchCounts *counts, char state);
-static void scan_entries(EntryScan *this, ScanDirection direction,
-						 bool (*each) (Datum second, void *arg), void *arg);
-static bool count_entry(Datum second, void *arg);
-static void count_by_index(const EndTable *table, Relation rel, const Search *search);
-static bool note_id(Datum second, void *arg);
-static bool search_table(const EndTable *table, Relation rel, const Search *search);
-static bool search_ends(const Search *search);
-
 static void
 relation_changed(Oid relid)
 {

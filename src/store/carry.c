@@ -24,10 +24,6 @@
 /* Maximum number of settings in a list. */
 #define MAX_CARRY	16
 
-static const char *refusal(const char *name);
-static bool is_known(const char *name, bool *settable);
-static bool is_custom(const char *name);
-
 /* Return the reason why a job cannot carry this setting, or NULL. */
 static const char *
 refusal(const char *name)

@@ -15,8 +15,6 @@
 
 #include "store/lengths.h"
 
-static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
-
 /*
  * Clear all counters, because the memory was assigned to another database.  The caller holds
  * db->lock.

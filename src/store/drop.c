@@ -60,14 +60,6 @@ typedef struct Search
 	bool		in_scheduler;
 } Search;
 
-static void row_key(ScanKey header, ScanKey members, int first, int last,
-					int strategy, const Lane *lane);
-static bool may_drop(const JobqJob *job);
-static bool drop(const Search *search, JobqJob *job);
-static int	drop_in_lane(const Search *search, Lane *lane, bool from_key, int n);
-static bool next_lane(const Search *search, bool first, Lane *lane);
-static bool find_lane(const Search *search, const Lane *own, Lane *best);
-
 /*
  * Make a scan key for the comparison of index columns first to last, as a row, with the lane's
  * values.

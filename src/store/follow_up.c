@@ -18,8 +18,6 @@
 
 #include "store/store.h"
 
-static const JobqQueue *default_queue(JobqQueue *buffer);
-
 /*
  * Return the default queue, copied to *buffer.  A missing queue is created for workers,
  * whichever role ends the other job: this role need not have the privilege to create queues.

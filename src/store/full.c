@@ -20,9 +20,6 @@
  */
 #define MAX_ROUNDS	10
 
-static int64 give_up_at(void);
-static void refuse(const JobqQueue *queue, int64 length, int n, bool waited);
-
 /*
  * Return the time until which this session waits for a position, or PG_INT64_MAX.
  */

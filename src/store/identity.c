@@ -55,11 +55,6 @@ typedef struct Identity
 	int64		backup;			/* hash of its label; 0: none */
 } Identity;
 
-static int64 read_label(void);
-static bool had_target(int32 since, int32 timeline);
-static void read_identity(Identity *now);
-static bool compare(const Identity *now, bool *known);
-
 /*
  * Return a hash of the label of the base backup from which the cluster was restored, or 0 if
  * there is no label.  ERROR if the label cannot be read: if 0 were stored instead, the same

@@ -79,18 +79,6 @@ static uint64 changes = 0;
 /* number of calls using cached data */
 static int	users = 0;
 
-static void reset_kept(void);
-static KeptTable kept_table(Relation rel);
-static void read_predicate(Relation rel, Relation index, const IndexInfo *info,
-						   KeptIndex *kept_index);
-static bool has_entry(const KeptIndex *kept_index, Relation rel, const Rows *rows, int i);
-static bool has_no_entries(const KeptIndex *kept_index, Relation rel, const Rows *rows);
-static bool insert_entry(Relation rel, Relation index, IndexInfo *info, const Rows *rows, int i,
-						 IndexUniqueCheck check);
-static bool insert_into(Relation rel, const KeptIndex *kept_index, const Rows *rows,
-						IndexUniqueCheck check);
-static void insert_entries(Relation rel, const Rows *rows);
-
 /* A relation has changed: the cache may be outdated. */
 static void
 relation_changed(Oid relid)

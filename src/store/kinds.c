@@ -65,13 +65,6 @@ static uint64 changes = 0;
  */
 static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
 
-static char *codes_of(Datum array);
-static bool in_codes(const char *codes, const char *code);
-static void keep_handler(JobqKind *kind, bool on_failure, bool on_event,
-						 const Datum *values, const bool *nulls);
-static bool read_kind(JobqKind *kind);
-static JobqKind *find_kind(const char *name);
-
 /* Syscache callback: look the functions up again. */
 static void
 function_changed(Datum arg, int cacheid, uint32 hashvalue)

@@ -51,13 +51,8 @@
  */
 #define MAX_COUNTS	10
 
-static int64 own_room(int32 queue_id, Oid jobs);
-static int64 own_places(int32 queue_id, Oid jobs);
-static int64 running_here(Relation rel, int32 queue_id, Snapshot snapshot);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
-static bool begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
-						uint64 *recounts);
 
 /* Note the final removal of a job from the queue.  Takes no lock. */
 void

@@ -33,10 +33,6 @@
 
 #include "store/store.h"
 
-static void add_text(StringInfo buf, const char *name, const JobqJob *job, int att);
-static Datum describe(const JobqJob *job, const JobqQueue *queue);
-static void cost_callback(void *arg);
-
 /*
  * Return the function with this signature.  ERROR if the function does not exist, is not
  * f(jsonb) returning integer, or is temporary, or if the current user may not call the

@@ -23,13 +23,6 @@
 
 #include "store/store.h"
 
-static bool row_of_queue_is_limited(const Datum *values, const bool *nulls);
-static bool row_of_kind_is_limited(const Datum *values, const bool *nulls);
-static bool row_of_limiter_is_limited(const Datum *values, const bool *nulls);
-static List *add_limited(List *names, Relation rel, int table, Snapshot snapshot);
-static int	compare_names(const ListCell *a, const ListCell *b);
-static int	limited_rows(int table);
-
 /*
  * Return whether the queue with this name has limits, or other settings requiring a limiter
  * slot.  The caller is connected to SPI.

@@ -18,8 +18,6 @@
 
 #include "store/store.h"
 
-static void merge_callback(void *arg);
-
 /*
  * Return the function with this signature.  ERROR if it does not exist, if it is not f(jsonb,
  * jsonb) returning jsonb, or if the current user may not call it.

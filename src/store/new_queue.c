@@ -32,12 +32,6 @@
 /* Milliseconds to wait for another transaction creating the queue. */
 #define CREATE_TIMEOUT	5000
 
-static TransactionId creator_of(const char *name);
-static bool insert_row(const char *name, const char *mode, bool open,
-					   const char *made_by, TransactionId creator);
-static int	queues_made_by(const char *role);
-static const char *who_makes(const char *name);
-
 /*
  * Return the transaction creating a queue with this name, or InvalidTransactionId.
  */

@@ -84,8 +84,6 @@ static Oid	privilege_relation = InvalidOid;	/* source of the cache */
 /* count of invalidations and aborts */
 static uint64 changes = 0;
 
-static void forget_privileges(void);
-
 /*
  * Return the bits of a privilege, in a row for one queue or for all queues.  Returns 0 if
  * there is no such privilege.

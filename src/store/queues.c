@@ -57,14 +57,8 @@ static Oid	delegation_relation = InvalidOid;
 /* count of invalidations and aborts */
 static uint64 changes = 0;
 
-static Oid	delegator_of(int32 queue_id);
-static void queue_from_tuple(HeapTuple tuple, TupleDesc desc,
-							 KnownQueue *known);
 static void tenant_from_tuple(KnownQueue *known, const Datum *values,
 							  const bool *nulls);
-static void remember_queue(const KnownQueue *known);
-static bool read_queue(const char *name, int32 id, KnownQueue *known);
-static const KnownQueue *known_queue(int32 id, KnownQueue *buffer);
 
 static void
 forget_queues(void)

@@ -230,8 +230,6 @@ static struct
 /* count of invalidations and aborts */
 static uint64 changes = 0;
 
-static const char *index_problem(Oid index, Oid table, const AttrNumber *keys);
-
 static void
 relation_changed(Oid relid)
 {

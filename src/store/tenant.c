@@ -23,9 +23,6 @@
 
 #include "store/store.h"
 
-static char *text_of_key(const JobqJob *job, int att, const char *key);
-static char *first_schema(char *path);
-
 /*
  * Parse the setting tenant of a queue: setting NAME, header NAME, schema, or role.  Returns
  * false if it is malformed.  name must have room for JOBQ_MAX_TENANT_NAME + 1 bytes.

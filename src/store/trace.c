@@ -26,9 +26,6 @@ PG_FUNCTION_INFO_V1(jobq_traceparent);
 
 #define KEY		"traceparent"
 
-static JsonbValue *find_key(Jsonb *headers, JsonbValue *value);
-static bool is_trace(const char *text, int length);
-static bool read_trace(Jsonb *headers, char *trace);
 static void add_trace(JobqJob *job, const char *trace);
 
 /* Return the value of the key in headers, or NULL. */

@@ -62,18 +62,8 @@ typedef struct KeyChoice
 	bool		wait;			/* wait for these transactions */
 } KeyChoice;
 
-static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
-						JobqKeyHolder *holder, bool *held);
-static bool has_expired(Relation rel, const JobqJob *live, TimestampTz now);
-static bool is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel);
 static bool has_ended(int64 id);
-static bool end_expired(const JobqKeyHolder *holder, Relation rel);
 static bool expire(Relation rel, JobqJob *job);
-static bool next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
-static void pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
-static void report_duplicate(int64 holder, const JobqJob *job);
-static void report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
-						const KeyChoice *choice);
 
 /*
  * Set the scope of the job's key from this word.  The caller must have set the job's queue.

@@ -44,11 +44,6 @@ enum
 	KEY_NATTS = KEY_KEY
 };
 
-static bool was_locked(HeapTupleHeader row);
-static bool find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder);
-static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
-						  TimestampTz held_until);
-
 /* Return in *key the key of a job with a unique key. */
 void
 jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)

@@ -31,21 +31,7 @@
 
 #include "store/store.h"
 
-static bool is_other(const JobqJob *waiting, const JobqJob *job,
-					 const JobqUnique *unique);
-static void check_kinds(const JobqJob *waiting, const JobqJob *job);
-static JobqTaken take_waiting(Relation rel, int64 id, const JobqJob *job,
-							  const JobqUnique *unique, JobqMerged *merged,
-							  JobqJob *waiting);
-static bool has_merged(JobqMerged *merged, JobqJob *waiting);
-static void call_merge(const JobqUnique *unique, const JobqJob *waiting,
-					   const JobqJob *job, JobqMerged *merged);
-static void block_like(JobqJob *job, const JobqJob *waiting);
-static void replace(JobqJob *job, const JobqJob *waiting,
-					const JobqUnique *unique);
-static Datum union_of(const JobqJob *waiting, const JobqJob *job);
 static void merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged);
-static void reset(JobqJob *job, JobqJob *waiting);
 
 /*
  * Reserve a position for a new job in its queue.  ERROR if the queue is full, unless

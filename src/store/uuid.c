@@ -54,14 +54,6 @@ typedef struct Meaning
 	bool		own;			/* written by this transaction */
 }			Meaning;
 
-static bool find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
-					  Meaning * meaning);
-static bool has_row(Oid relid, JobqTable table, AttrNumber att, int64 id,
-					Snapshot snapshot);
-static bool is_kept(Relation rel, int64 id);
-static HeapTuple form_uuid(Relation uuids, const JobqJob *job, Datum uuid);
-static bool insert_uuid(Relation uuids, const JobqJob *job, Datum uuid);
-
 /* Find the row of the role's uuid. */
 static bool
 find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,

@@ -32,10 +32,6 @@ typedef struct Wanted
 	bool		servable;
 } Wanted;
 
-static bool is_interrupted_drop(Form_pg_database form);
-static List *read_names(void);
-static bool is_wanted(List *names, const char *datname, bool servable);
-
 /* Return the names in jobq.databases. */
 static List *
 read_names(void)

@@ -48,7 +48,6 @@ static List *without = NIL;
 
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
-static long milliseconds(int64 us);
 static long look_at_databases(void);
 static long save_stats(void);
 static long start_schedulers(const List *dboids);

@@ -31,7 +31,6 @@
 
 static void end_stopped(Relation rel, JobqJob *job, const LostAttempt *lost, int attempt);
 static bool is_charged(const LostAttempt *lost, const JobqJob *job);
-static bool is_own(Relation rel, const JobqCulprit *culprit);
 
 /*
  * Charge an attempt in the caller's transaction, unless it was charged before.  The active

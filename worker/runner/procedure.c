@@ -43,7 +43,6 @@ static Portal portal = NULL;
 /* the run of the procedure, for run_suspend() */
 static RunContext *procedure_run = NULL;
 
-static bool lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token);
 static void call_procedure(RunContext *run, JobqJob *job,
 						   const JobqFunction *function);
 static void end_run(RunContext *run, const JobqJob *job, Oid role, bool has_result,

@@ -55,22 +55,6 @@ typedef struct Waiting
 	ArrayBuildState *taken;		/* jobs */
 } Waiting;
 
-static Datum group_of_queue(const JobqJob *job);
-static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
-							int64 *ids, int limit);
-static void pass_by(ArrayBuildState **state, Datum value, Oid type);
-static bool must_wait(JobqVerdict verdict, int limited, const JobqJob *job,
-					  Waiting *waiting);
-static void flight_back(bool nested, const JobqCulprit *outer);
-static Datum call_confined(const JobqFunction *function, const JobqJob *job,
-						   int attempt, bool *isnull);
-static void run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
-						   ResourceOwner owner, bool nested, const JobqCulprit *outer,
-						   TimestampTz started_at);
-static bool claim_next(Relation rel, Datum queues, bool any_queue,
-					   JobqJob *job, int64 *token);
-static void require_queues(ArrayType *queues);
-
 static Datum
 array_of(ArrayBuildState *state, Oid type)
 {

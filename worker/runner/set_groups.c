@@ -14,8 +14,6 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
-static void give_up(const Collected *job);
-
 /* True if the previous job of the group, if collected as well, is over. */
 bool
 group_lets(const Collected *job)

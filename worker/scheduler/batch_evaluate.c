@@ -59,14 +59,7 @@ typedef struct Evaluation
 								 * say so yet */
 } Evaluation;
 
-static bool may_begin(Evaluation *this, BatchOutcome *outcome);
-static bool find_live(Evaluation *this, int64 bound);
-static void enqueue_callback(Batch *batch, int column, const char *what,
-							 const char *state);
-static void enqueue_part(void *arg);
-static bool enqueue_on_failure(Batch *batch);
 static void note_callback_error(Batch *batch, const char *error);
-static void set_state(Batch *batch, char state, bool over);
 
 /*
  * Forget the progress of an evaluation that was rolled back.

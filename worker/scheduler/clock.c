@@ -73,7 +73,6 @@ typedef struct Move
 
 static void correct_jobs(Piece *piece);
 static void correct_keys(Piece *piece);
-static void correct_piece(void *arg);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 

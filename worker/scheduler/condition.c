@@ -39,13 +39,6 @@ typedef struct Question
 	bool		holds;
 } Question;
 
-static Jsonb *results_of_needs(StepContext *context, const JobqStep *step, bool chain);
-static bool read_question(StepContext *context, const JobqStep *step, Question *question);
-static void ask(void *arg);
-static int64 own_time(void);
-static ErrorData *ask_in_time(Question *question, bool *late);
-static void skip(StepContext *context, JobqStep *step, StepDone *done);
-
 /*
  * Build the value of "$" for the condition: an object with the results of the completed
  * needs, by name.  In a chain: the result of the previous step.  Returns NULL if the results

@@ -71,9 +71,7 @@ typedef struct Reading
 static Reading held_reading;
 static Reading leased_reading;
 
-static void read_owners(TimestampTz now, int64 most, bool leased);
 static void reading_took(Reading *reading, instr_time start);
-static TimestampTz reading_due(const Reading *reading, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 

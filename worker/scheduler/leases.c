@@ -79,7 +79,6 @@ static int	end_some_leases(Ended *ended, int n, TimestampTz now);
 static void continue_search(int place, bool all_vain, TimestampTz now);
 static void end_lease(void *arg);
 static void search_again(TimestampTz at);
-static bool is_over(int64 id, int64 token, TimestampTz now);
 
 /*
  * Ends leases for a time slice (share.c).  At a start, first reads all rows of

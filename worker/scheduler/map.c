@@ -39,10 +39,6 @@
 /* Results read by one query. */
 #define RESULTS_PIECE	1000
 
-static bool has_run(StepContext *context, Jsonb *map);
-static Jsonb *read_array(StepContext *context, const JobqStep *step,
-						 JobqError *error);
-static Jsonb *get_array(StepContext *context, const JobqStep *step, JobqError *error);
 static StepDone fan_out(StepContext *context, JobqStep *step);
 static bool put_elements(StepContext *context, JobqStep *step, const JobqJob *job,
 						 Jsonb *array, int n, JobqError *error);

@@ -47,8 +47,6 @@
 /* Workflows continued in one evaluation, at most. */
 #define GO_ON_PIECE		100
 
-static bool find_job(Relation rel, int64 job_id, JobqJob *job);
-static bool find_workflow(const JobqStep *step, char *state, bool *over);
 static StepDone begin(StepContext *context, JobqStep *step);
 static StepDone complete(StepContext *context, JobqStep *step);
 static bool is_step(int64 job_id);

@@ -34,8 +34,6 @@ typedef struct Day
 	bool		is_today;
 } Day;
 
-static void make_day(void *arg);
-
 /* The next day to process, counted from today. */
 static int	ahead = 0;
 static bool not_made = false;	/* a day of this pass failed */

@@ -25,9 +25,6 @@
 /* A free slot is reserved this long for a database in need (microseconds). */
 #define WANTING_TIME		(6 * USECS_PER_SEC)
 
-static bool wants_place(const JobqDatabase *db);
-static void count_workers(void);
-
 /*
  * True if the database has announced the need for a slot recently.  Caller holds
  * jobq_shared->lock; without the lock, the result is a hint.

@@ -18,9 +18,6 @@
 
 static int	read_named(JobqLimiter **limiters, int n,
 					   uint32 (*hash) (const char *name), const char *query);
-static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
-							  TupleDesc desc, int rate, int throttle);
-static void read_weights(JobqLimiter *limiter, Datum weights);
 
 static int
 int_column(HeapTuple row, TupleDesc desc, int n)

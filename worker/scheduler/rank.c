@@ -38,14 +38,6 @@ typedef struct QueueRank
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static int	queues_of_lanes(int32 *queues, bool all);
-static void rank_queue(QueueRank *rank, MemoryContext memory);
-static bool is_paused_alone(const QueueRank *rank, const JobqLane *lane);
-static Hashes hashes_of(List *names, uint32 (*hash) (const char *name),
-						MemoryContext memory);
-static bool hashes_have(const Hashes * hashes, uint32 hash);
-static void hashes_free(Hashes * hashes);
-static void rank_lanes(const QueueRank *rank);
 
 /*
  * After a reload, processes each lane once, and each of their queues.  Otherwise, only

@@ -65,8 +65,6 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void forget_batch(void);
 static void come_again(TimestampTz at);
 static void collect_batch(void);
-static void begin(void);
-static void send_batch(void);
 static void try_to_send(void);
 static void could_not_send(ErrorData *edata);
 

@@ -75,10 +75,7 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static bool find_old_day(TimestampTz now);
 static bool find_short_day(TimestampTz now);
-static bool jobs_may_come(TimestampTz now, Oid table);
-static void take_bite(void *arg);
 static void drop_day(void *arg);
-static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {

@@ -74,9 +74,6 @@ static int	nuncharged = 0;
 
 static void note_charged(Oid role);
 static void give_back(int code, Datum arg);
-static bool is_old(const RoleTrouble *trouble);
-static RoleTrouble *trouble_of(Oid role, bool *found);
-static bool pop(Oid role, JobqPush *entry);
 static void put_back(void);
 static void charge_entry(void *arg);
 

@@ -29,9 +29,6 @@
 /* The pause before lanes without an entry are tried again (microseconds). */
 #define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
-static void scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane,
-					  TimestampTz now, int limit, JobqScanned *scanned);
-static int	compare_lanes(const void *a, const void *b);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 

@@ -61,12 +61,6 @@ static HTAB *shares = NULL;
 static instr_time slice;
 static JobqSteady locks_at = 0; /* earliest next retry of any role */
 
-static Share *share_of(Oid role);
-static int	compare_places(const void *a, const void *b);
-static int	compare_keys(const void *a, const void *b);
-static void spent(Oid role, int64 took, const ErrorData *edata);
-static void do_parts(void *arg);
-
 static Share *
 share_of(Oid role)
 {

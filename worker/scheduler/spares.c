@@ -35,7 +35,6 @@
 /* Other processes of each served database: the scheduler, and a process that checks monitors. */
 #define DATABASE_PROCESSES	2
 
-static int	most_workers(void);
 static void dismiss_oldest(Demand *demand);
 
 /*

@@ -58,7 +58,6 @@ static bool spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake);
 static bool spawn_for_pool(Demand *demand, int index, TimestampTz now,
 						   TimestampTz *wake);
 static bool could_spawn(Demand *demand, bool shared);
-static bool comes_back(Oid role, int pool, TimestampTz now);
 static bool spawn(int pool, Oid role, TimestampTz now);
 
 /*

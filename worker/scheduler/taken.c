@@ -65,8 +65,6 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static TimestampTz hand_back_kept(TimestampTz now);
 static void hand_back(const JobqPush *job);
-static void keep(Fate *item, int64 pause);
-static void come_again(const JobqHeap *heap, int64 pause);
 static void key_of(const JobqHeap *heap, JobqHeap *key);
 static int	collect(Fate *items, TimestampTz now);
 static int	asked(Fate *items, int n, TimestampTz now);

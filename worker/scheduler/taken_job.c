@@ -24,9 +24,6 @@
 /* Leases checked for one job, to see whether the leased job has ended. */
 #define MOST_LEASES		8192
 
-static bool is_taken(const Fate *item);
-static bool is_handed_out(const Fate *item);
-static bool is_given_back(Relation rel, const Fate *item);
 static bool turn_away(Relation rel, Fate *item);
 static bool stop(Relation rel, Fate *item);
 static const char *limiter_name(uint32 limiter);

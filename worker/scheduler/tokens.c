@@ -49,8 +49,6 @@
 /* The distance between two timelines: nearly five hours. */
 #define TIMELINE_STEP	(INT64CONST(1) << 34)
 
-static int64 set_aside(int64 from, int64 end);
-
 /*
  * Reserve TOKENS_AHEAD tokens from "from" on.  If the sequence is above "end", the last
  * reserved token known, the tokens begin at the sequence: an earlier server start or a

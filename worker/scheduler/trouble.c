@@ -20,8 +20,6 @@
 /* An attempt may be late by this much, in microseconds. */
 #define LATE			(5 * USECS_PER_SEC)
 
-static void end_trouble(JobqTrouble *trouble);
-
 static void
 end_trouble(JobqTrouble *trouble)
 {

@@ -51,14 +51,8 @@
 #define MAX_RESTORED	100
 #define RESTORED_PIECE	20
 
-static void begin_steps(StepContext *context, int64 batch_id, Oid role,
-						JobqSteps *workflow, WorkflowFindings *found);
-static void end_steps(StepContext *context);
 static void remember_ends(int64 batch_id, const BatchNews *news);
-static int	choose_dropped(const JobqSteps *workflow, Datum *ids);
-static void restore_chosen(StepContext *context, Datum *ids, int nids);
 static void restore_steps(StepContext *context);
-static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
 static void cancel_step(StepContext *context, JobqStep *step, const char *reason);
 static bool advance_step(StepContext *context, JobqStep *step, bool ending, int64 passed);
