@@ -264,6 +264,12 @@ print_cause(const PGresult *causes, int row)
 	{
 		printf("    jobq %s ", strcmp(dead, "0") != 0 ? "retry-many" : "list");
 		resetPQExpBuffer(&line);
+		if (settings.ndatabases == 1)
+		{
+			appendPQExpBufferStr(&line, "-d ");
+			append_word(&line, settings.databases[0]);
+			appendPQExpBufferChar(&line, ' ');
+		}
 		if (VALUE("queue")[0] != '\0')
 		{
 			appendPQExpBufferStr(&line, "--queue=");

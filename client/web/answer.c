@@ -195,6 +195,8 @@ problem(unsigned status, const char *type, const char *detail, const char *more,
 	json_t	   *document;
 	char	   *text;
 
+	if (sqlstate != NULL && sqlstate[0] == '\0')
+		sqlstate = NULL;		/* an error of libpq */
 	snprintf(urn, sizeof(urn), "urn:problem-type:jobq:%s", type != NULL ? type : sqlstate != NULL ? sqlstate : type_of_status(status));
 	document = json_pack("{s:s, s:s, s:i, s:s*, s:s*, s:s*}", "type", urn,
 						 "title", MHD_get_reason_phrase_for(status), "status", (int) status,
@@ -352,7 +354,7 @@ status_of(const char *sqlstate)
 		{"22", MHD_HTTP_BAD_REQUEST}, {"54", MHD_HTTP_BAD_REQUEST},
 		{"57014", MHD_HTTP_GATEWAY_TIMEOUT},
 		{"3F000", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42P01", MHD_HTTP_SERVICE_UNAVAILABLE},
-		{"42883", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42", MHD_HTTP_BAD_REQUEST}, {"08", MHD_HTTP_SERVICE_UNAVAILABLE},
+		{"42703", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42883", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42", MHD_HTTP_BAD_REQUEST}, {"08", MHD_HTTP_SERVICE_UNAVAILABLE},
 		{"53", MHD_HTTP_SERVICE_UNAVAILABLE}, {"57P", MHD_HTTP_SERVICE_UNAVAILABLE},
 	};
 
@@ -384,10 +386,9 @@ problem_with_status(const Principal *principal, const PGresult *result, unsigned
 		*status = MHD_HTTP_BAD_REQUEST;
 	if (principal->hide_payload && !error_is_shown(sqlstate))
 		return problem(*status, NULL, "the reason is hidden from this role, as payloads are", NULL, sqlstate);
-	if (*status == MHD_HTTP_SERVICE_UNAVAILABLE && (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0))
+	if (*status == MHD_HTTP_SERVICE_UNAVAILABLE && (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42703") == 0 || strcmp(sqlstate, "42883") == 0))
 		advice = "Is the extension jobq in this database, and of this version?";
-	return problem(*status, NULL, message != NULL ? message : PQresultErrorMessage(result), advice,
-				   sqlstate[0] != '\0' ? sqlstate : NULL);
+	return problem(*status, NULL, message != NULL ? message : PQresultErrorMessage(result), advice, sqlstate);
 }
 
 /*

@@ -31,7 +31,8 @@
 								 * are free */
 #define MAX_OF_ADDRESS	4		/* slots */
 #define MAX_OF_ROLE		8
-#define MAX_PROVING		16		/* concurrent checks by the server */
+#define MAX_PROVING		16		/* concurrent checks by the server, of log-ins
+								 * or of links */
 #define MAX_PROVING_AGAIN	12	/* part of MAX_PROVING; for addresses with a
 								 * failure or a slot */
 #define MAX_IN_LINE		16		/* per address */
@@ -90,16 +91,20 @@ LIST_HEAD(TallyList, Tally);
 static TAILQ_HEAD(, Attempt) attempts = TAILQ_HEAD_INITIALIZER(attempts);	/* oldest first */
 static struct TallyList addresses;
 static struct TallyList roles;
-static int	nproving[MAX_DATABASES];	/* of each database */
+static int	nproving[MAX_DATABASES][2]; /* of each database: log-ins, links */
 static Failure failures[MAX_FAILURES];	/* a ring */
 static int	next_failure;
 
 static void attempt_left(Request *request);
 
+/*
+ * The number of concurrent checks of the same sort in the same database.  Links, which are slow
+ * if the server is, never delay a log-in.
+ */
 static int *
-proving_of(const WebDatabase *database)
+proving_of(const Attempt *attempt)
 {
-	return &nproving[database - web_databases];
+	return &nproving[attempt->database - web_databases][attempt->name[0] == '\0'];
 }
 
 static Tally *
@@ -140,7 +145,7 @@ attempt_becomes(Attempt *attempt, AttemptState state)
 			tallies[i]->waiting--;
 			tallies[i]->places++;
 		}
-	*proving_of(attempt->database) += (state == ATTEMPT_PROVES) - (attempt->state == ATTEMPT_PROVES);
+	*proving_of(attempt) += (state == ATTEMPT_PROVES) - (attempt->state == ATTEMPT_PROVES);
 	attempt->state = state;
 }
 
@@ -157,7 +162,7 @@ attempt_free(Attempt *attempt)
 			tallies[i]->places--;
 		tally_leave(tallies[i]);
 	}
-	*proving_of(attempt->database) -= attempt->state == ATTEMPT_PROVES;
+	*proving_of(attempt) -= attempt->state == ATTEMPT_PROVES;
 	if (attempt->request != NULL)
 	{
 		attempt->request->leave = NULL;
@@ -223,7 +228,7 @@ attempt_may_begin(const Attempt *attempt)
 	bool		again = attempt->failed_before || attempt->address->places > 0;
 
 	return attempt->state == ATTEMPT_WAITS &&
-		*proving_of(attempt->database) < (again ? MAX_PROVING_AGAIN : MAX_PROVING) &&
+		*proving_of(attempt) < (again ? MAX_PROVING_AGAIN : MAX_PROVING) &&
 		attempt->address->places < MAX_OF_ADDRESS &&
 		(attempt->role->places < MAX_OF_ROLE || (!attempt->failed_as_role && attempt->address->places == 0));
 }

@@ -49,7 +49,7 @@ gather_policy(JobqDatabase *db, const JobqLane *lane)
 
 /*
  * Return how many jobs suffice for a call: chunk, or less if a limit of the lane never permits as
- * many.
+ * many, or 1 if a limiter lets the lane's jobs run alone (takes_more()).
  */
 static uint32
 enough_jobs(JobqDatabase *db, const JobqLane *lane)
@@ -61,10 +61,14 @@ enough_jobs(JobqDatabase *db, const JobqLane *lane)
 		const JobqLimiter *limiter = lane->limiters[s] == JOBQ_NO_LIMITER ? NULL
 			: &db->limits->limiters[lane->limiters[s]];
 
-		if (limiter != NULL && limiter->max_running > 0)
+		if (limiter == NULL || (limiter->keyed && !key_is_limited(db, lane, s)))
+			continue;
+		if (limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT)
+			return 1;
+		if (limiter->max_running > 0)
 			most = Min(most, limiter->max_running);
-		if (limiter != NULL && limiter->rate.per_us > 0)
-			most = Min(most, limiter->rate.burst);
+		if (limiter->rate.per_us > 0)
+			most = Min(most, limiter->rate.burst / Max(lane->needs[s].cost, 1));
 	}
 	return (uint32) Max(most, 1);
 }

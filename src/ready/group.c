@@ -400,7 +400,7 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 		else
 			group->others = JOBQ_OTHERS_KNOWN;
 	}
-	else if (!unused && group->owner == id)
+	else if (!live && !unused && group->owner == id)
 		group->owner = 0;
 	group_advance(db, group, now, wake);
 }

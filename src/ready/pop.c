@@ -398,13 +398,9 @@ jobq_ready_pop_more(JobqDatabase *db, JobqSlot *slot, const JobqPush *last,
 	}
 	if (lane != NULL && lane->count > 0 && lane_may_gather(db, lane))
 	{
-		/*
-		 * The further jobs of the lane wait for the next call, or may start
-		 * now.  Only one worker was woken for all jobs of the lane.
-		 */
+		/* the further jobs of the lane wait for the next call */
 		lane->since = db->ready->entries[lane->head].key.run_at;
 		jobq_lane_place(db, lane);
-		(void) jobq_lane_wake(db, lane, now, wake);
 	}
 	if (n == 0 && first != JOBQ_NONE)
 		jobq_set_alone(db, slot, first, holding->permits_job);

@@ -870,6 +870,8 @@ worker_pop(int w)
 	worker->row = gate(&entry, slot, 0, world_moment());
 	if (worker->row >= 0)
 	{
+		JobqWakeList wake = {0};
+
 		world.rows[worker->row].worker = w;
 		slot->run.queue_id = entry.queue_id;
 		slot->run.job = entry.key.id;
@@ -878,14 +880,9 @@ worker_pop(int w)
 			 queue_of(entry.queue_id)->limiter.group_max_running == 1) && !entry.quarantine && entry.charged <= 0 && !entry.unlimited &&
 			entry.key.id % 2 == 0)
 			worker_pop_more(w, entry.key.id % 8 == 0);
-		else
-		{
-			JobqWakeList wake = {0};
-
-			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			jobq_gathered_wake(db, &entry, &wake);
-			unlock(&wake);
-		}
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_gathered_wake(db, &entry, &wake);
+		unlock(&wake);
 		jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
 		jobq_run_to(&slot->run, JOBQ_RUN_BEGUN);
 	}

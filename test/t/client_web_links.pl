@@ -142,6 +142,17 @@ is((ask('GET', $path, {}, undef, $reads))[0], 200, '--read-only: the link is sho
 is((ask('POST', $path, {}, '', $reads))[0], 403, 'and not used');
 is(signals('go'), '', 'no signal was sent');
 
+# Links that wait for the server do not delay a log-in.
+my $keeper = $node->background_psql('postgres');
+$keeper->query_safe('BEGIN; LOCK TABLE jobq_internal.signal IN ACCESS EXCLUSIVE MODE');
+my @waiting = map { raw($server, "GET $path HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "127.0.0.$_") } 2 .. 17;
+wait_for($node, 'links wait', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'jobq web' AND wait_event_type = 'Lock'});
+is((ask('GET', '/healthz'))[0], 200, 'all links have come');
+isnt((ask('POST', '/api/session', { 'Content-Type' => 'application/json' }, '{"role": "nobody", "password": "x"}'))[0], 429, 'a log-in does not wait for links');
+$keeper->quit;
+like(hear($_, qr/\r\n\r\n/), qr/^HTTP\/1.1 200 /, 'a link is answered') foreach $waiting[0], $waiting[-1];
+close $_ foreach @waiting;
+
 # Several databases: the path names the database.  Each link is valid only in its database.
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION jobq');

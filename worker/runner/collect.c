@@ -41,6 +41,20 @@ may_join(const JobqJob *job)
 }
 
 /*
+ * Wake a worker for the jobs left in the lane of this job.  A lane that gathers its jobs has woken
+ * one worker for all of them.  Takes db->lock.
+ */
+static void
+wake_for_rest(const JobqPush *entry)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_gathered_wake(my_db, entry, &wake);
+	jobq_unlock(my_db, &wake);
+}
+
+/*
  * Pop further jobs of the lane of this job, which the gate has admitted.  Returns false if
  * there are none, or if the job runs alone.  Otherwise the job is the first of the collected
  * jobs.  Takes db->lock exclusively.
@@ -58,13 +72,7 @@ collect(const JobqPush *entry, const JobqJob *job)
 	if (entry->quarantine || entry->charged > 0 || entry->unlimited || !may_join(job))
 	{
 		if (handler->chunk_waits)
-		{
-			JobqWakeList wake = {0};
-
-			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			jobq_gathered_wake(my_db, entry, &wake);
-			jobq_unlock(my_db, &wake);
-		}
+			wake_for_rest(entry);
 		return false;
 	}
 	if (collected == NULL)
@@ -74,6 +82,8 @@ collect(const JobqPush *entry, const JobqJob *job)
 	ncollected = 1;
 	if (pop_more(handler->chunk) == 1)
 		ncollected = 0;
+	if (handler->chunk_waits)
+		wake_for_rest(entry);
 	link_groups();
 	return ncollected > 0;
 }

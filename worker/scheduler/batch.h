@@ -90,7 +90,7 @@
 #ifndef JOBQ_SCHEDULER_BATCH_H
 #define JOBQ_SCHEDULER_BATCH_H
 
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "lib/ilist.h"
 

@@ -14,7 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "commit/commit.h"
 

@@ -387,14 +387,12 @@ sweep_batches(TimestampTz now)
 static void
 read_roles(void *arg)
 {
-	int			n = nunknown;
 	Snapshot	snapshot;
 
-	nunknown = 0;
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < nunknown; i++)
 	{
 		Wanted	   *batch = hash_search(wanted, &unknown_role[i], HASH_FIND, NULL);
 		JobqBatchRow row;
@@ -408,6 +406,7 @@ read_roles(void *arg)
 			order_until = Min(order_until, order_made + order_took * ORDER_REST);
 	}
 	UnregisterSnapshot(snapshot);
+	nunknown = 0;
 }
 
 /*

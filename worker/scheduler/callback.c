@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"

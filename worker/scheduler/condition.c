@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include <sys/resource.h>
 

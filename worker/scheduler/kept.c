@@ -19,7 +19,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "utils/hsearch.h"
 #include "utils/memutils.h"

@@ -18,7 +18,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "access/detoast.h"
 #include "access/htup_details.h"

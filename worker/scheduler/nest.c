@@ -23,7 +23,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "access/detoast.h"
 #include "access/table.h"

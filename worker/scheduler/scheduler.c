@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "access/xact.h"
 #include "lib/stringinfo.h"

@@ -30,7 +30,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/workflow.h"
 
 #include "access/table.h"
 #include "access/xlog.h"
