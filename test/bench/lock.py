@@ -32,7 +32,13 @@ def cpu_time(server):
     """Processor time of all processes of the server, in nanoseconds."""
     postmaster = open(server.data + "/postmaster.pid").readline().strip()
     children = subprocess.run(["pgrep", "-P", postmaster], capture_output=True, text=True).stdout.split()
-    return {pid: server.time(pid) for pid in children}
+    times = {}
+    for pid in children:
+        try:
+            times[pid] = server.time(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass			# the process has ended meanwhile
+    return times
 
 
 def show(part, lines, jobs, cpu):
