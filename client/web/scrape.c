@@ -57,7 +57,7 @@ answer_metrics(Request *request, PGresult *result)
 }
 
 /*
- * Detach a request from its scrape, whose statements may still run.
+ * Detach a request from its scrape.  Statements of the scrape may still run.
  */
 static Request *
 scrape_release(Scrape *scrape)
@@ -137,8 +137,8 @@ scrape_ended(Scrape *scrape)
 }
 
 /*
- * Nobody waits for the scrape any more: withdraw the statements that have not begun.  Otherwise a
- * caller that repeats the request and hangs up would fill the queues of its principals.
+ * The caller of the scrape has hung up: withdraw the statements that have not begun.  Otherwise,
+ * repeated requests of such a caller would fill the queues of the principals.
  */
 static void
 scrape_withdraw(Scrape *scrape)
