@@ -7,10 +7,11 @@
  * job has waited for chunk_wait.  A lane that gathers has a timer (JobqReady.gathering), and the
  * scheduler serves the timer.
  *
- * A lane in a heap gathers again after a call has taken jobs from the lane, after the lane was empty,
- * or when the lane gets another position while the wait of its first job is not over.  The wait of the jobs that a call has left begins at the time from which the first of
- * them may run, so no job waits for longer than chunk_wait.  The same holds for jobs that were read
- * from the table, and for jobs that return.
+ * A lane in a heap gathers again after a call has taken jobs from the lane, after the lane was
+ * empty, or when the lane gets another position while the wait of its first job is not over.  The
+ * wait of the jobs that a call has left begins at the time from which the first of them may run, so
+ * the wait is never longer than chunk_wait.  The same holds for jobs that were read from the table,
+ * and for jobs that return.
  *
  * src/ready/gather.c
  *

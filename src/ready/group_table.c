@@ -231,8 +231,8 @@ jobq_groups_read_begin(JobqDatabase *db)
 /*
  * The scheduler has read that the group waits for this job.  A job that has the permit of the group
  * needs no wait now, and becomes the owner when the permit is returned.  A job of a call shares the
- * permit, and becomes the owner now.  Returns true if the job has become the owner.  The caller then hands the job over again,
- * because the job may have been dropped before it was the owner.
+ * permit, and becomes the owner now.  Returns true if the job has become the owner.  The caller then
+ * hands the job over again, because the job may have been dropped before it was the owner.
  */
 bool
 jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz since)

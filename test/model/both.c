@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * both.c
- *	  Fixed cases of jobs with limits of their tenant and of another key.
+ *	  Fixed cases of jobs with limits of their tenant and of another key, and of a group in a call.
  *
  * A job has "tenant" and "key"; 0: none.  Only jobs of the queue LIMITED have tenants.
  *
@@ -276,9 +276,50 @@ check_put_back(void)
 	expect(pop(1), id, "the rest of the key is over");
 }
 
+/*
+ * A job of a call is charged late, and the scheduler reads that its group waits for the job.  The
+ * permit of the group is that of the call, so the job becomes the owner at once.
+ */
+static void
+check_read_in_call(void)
+{
+	JobqSlot   *slot;
+	JobqTaker	taker = {.slot = 0,.nroles = 1};
+	JobqPush	job = {.queue_id = LIMITED,.role = ROLE,.permits = JOBQ_NO_PERMITS,.group = 500};
+	JobqPush	first;
+	JobqPush	more;
+	JobqWakeList wake = {0};
+
+	begin();
+	slot = &jobq_shared->slots[0];
+	taker.roles = &slot->role;
+	worker(0, ROLE, 0);
+	scheduler_start();
+	scheduler_round();
+	(void) push(LIMITED, 0, ROLE, 0, 0);
+	job.key = (JobqKey)
+	{
+		world.now, ++world.next_id
+	};
+	ItemPointerSet(&job.ctid, world.next_id, 1);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(db, &job, world.now, &wake);
+	unlock(&wake);
+	scheduler_round();
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (!jobq_ready_pop(db, &taker, world.now, &first, &wake) ||
+		jobq_ready_pop_more(db, slot, &first, &more, 1, &wake) != 1 || more.key.id != job.key.id)
+		model_fail("the jobs do not run in a call");
+	if (!jobq_group_read(jobq_group_find(db, 500), job.key.id, LIMITED, world.now) ||
+		jobq_group_find(db, 500)->owner != job.key.id)
+		model_fail("the group of a call does not wait for a job that was charged late");
+	unlock(&wake);
+}
+
 void
 check_both(void)
 {
+	check_read_in_call();
 	check_put_back();
 	check_reserved();
 	check_woken();
